@@ -20,8 +20,6 @@ STOCKS = "stocks"
 """Name of the task that trades a market."""
 TASKS = (STOCKS, *NAMES)
 """Names of tasks."""
-OF_LOCOMOTION = ("variant", "threads", "max_failures")
-"""Names of the settings of locomotion environments."""
 
 
 def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -> None:
@@ -71,36 +69,26 @@ def make_env(
     arguments of a market for a task without one, a bad seed, and a device that is not available.
     """
     require_task_name(task)
-    place = pick_device(device)
-    window = {"start": start, "end": end, "features": features, "fill": fill}
+    window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}
+    options: dict[str, Any] = {"seed": seed, "device": pick_device(device)}
     if task == STOCKS:
-        trading = {"num_envs": num_envs, **({} if costs is None else {"costs": costs}), **settings}
-        return _stocks(market, trading, numpy, **window, seed=seed, device=place)
-    for name, value in {"market": market, "costs": costs, **window}.items():
-        if value is not None:
-            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave it out", argument=name)
-    return _locomotion(task, settings, numpy, num_envs=num_envs, seed=seed, device=place)
+        from finpod.envs.actions import SETTINGS, TradingConfig
+        from finpod.envs.gym import TradingEnv
+        from finpod.trading.anchors import with_anchor
 
-
-def _stocks(
-    market: MarketData | None, trading: dict[str, Any], numpy: bool, **options: Any
-) -> VectorEnv[Any, Any, Any]:
-    from finpod.envs.actions import SETTINGS, TradingConfig
-    from finpod.envs.gym import NumpyTradingEnv, TradingEnv
-    from finpod.trading.anchors import with_anchor
-
-    if market is None:
-        raise InputError("task 'stocks' needs a market; pass market=finpod.load_market(...)", argument="market")
-    require_settings(STOCKS, trading, SETTINGS)
-    if not isinstance(trading.get("anchor", ""), str):
-        market, trading["anchor"] = with_anchor(market, trading["anchor"])
-    env = TradingEnv(market, config=TradingConfig(**trading), **options)
-    return NumpyTradingEnv(env) if numpy else env
-
-
-def _locomotion(task: str, settings: dict[str, Any], numpy: bool, **options: Any) -> VectorEnv[Any, Any, Any]:
+        if market is None:
+            raise InputError("task 'stocks' needs a market; pass market=finpod.load_market(...)", argument="market")
+        require_settings(STOCKS, settings, SETTINGS)
+        if not isinstance(settings.get("anchor", ""), str):
+            market, settings["anchor"] = with_anchor(market, settings["anchor"])
+        terms: dict[str, Any] = {} if costs is None else {"costs": costs}
+        config = TradingConfig(num_envs=num_envs, **terms, **settings)
+        return TradingEnv(market, config=config, numpy=numpy, **window, **options)
     from finpod.envs.gym import LocomotionVectorEnv
     from finpod.envs.locomotion.environment import make_locomotion
 
-    require_settings(task, settings, OF_LOCOMOTION)
-    return LocomotionVectorEnv(make_locomotion(task, **options, **settings), numpy=numpy)
+    for name, value in {"market": market, "costs": costs, **window}.items():
+        if value is not None:
+            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave it out", argument=name)
+    require_settings(task, settings, ("variant", "threads", "max_failures"))
+    return LocomotionVectorEnv(make_locomotion(task, num_envs, **options, **settings), numpy=numpy)

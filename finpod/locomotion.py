@@ -57,28 +57,19 @@ class LocomotionTask(Task):
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
         """Return `num_envs` worlds to train in. Actions are scaled so that 1 is the bound of the action space in every task."""
-        options: dict[str, Any] = {"variant": self.variant, "threads": self.threads}
-        return make_locomotion(
-            self.name, num_envs, seed=seed, device=device, action_scale=self.definition.action_limit, **options
-        )
+        options: dict[str, Any] = {"variant": self.variant, "threads": self.threads, "seed": seed, "device": device}
+        return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
         """Return mean, standard deviation and minimum of the returns of 20 deterministic episodes, and their mean length."""
-        env = self.env(EPISODES, EVALUATION_SEED, policy.log_std.device)
-        returns, lengths = episodes(env, policy)
-        return Score(
-            {
-                "mean_return": returns.mean().item(),
-                "sd_return": returns.std().item(),
-                "worst_return": returns.min().item(),
-                "mean_length": lengths.double().mean().item(),
-            }
-        )
+        returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
+        figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
+        figures["mean_length"] = lengths.double().mean()
+        return Score({name: value.item() for name, value in figures.items()})
 
     def space(self) -> Space:
         """Return the space of settings: network width, initial noise, and settings of the learner that suit long episodes."""
-        start = {"hidden": 64, "log_std_init": -0.5}
-        return Space(start=start, choices={"hidden": (64, 128)}, learner=BOUNDS)
+        return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
         """Return the settings of PPO with which agents of five seeds learned the task (see backtests/README.md)."""

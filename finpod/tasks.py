@@ -121,12 +121,9 @@ class StockTask(Task):
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
     ) -> MarketPolicy | ScorerPolicy:
         """Return an untrained policy of width `hidden` for the observed features; a scorer if `network` is among the settings."""
-        sizes: dict[str, Any] = {
-            "features": len(self.own_panel.names),
-            "hidden": settings.get("hidden", PolicySpec.hidden),
-            "action": self.trading.action,
-            "tilt": self.trading.tilt,
-        }
+        hidden, trading = settings.get("hidden", PolicySpec.hidden), self.trading
+        sizes: dict[str, Any] = {"hidden": hidden, "action": trading.action, "tilt": trading.tilt}
+        sizes["features"] = len(self.own_panel.names)
         if "network" in settings:
             return ScorerPolicy(ScorerSpec(network=settings["network"], **sizes), generator)
         return MarketPolicy(PolicySpec(**sizes), generator)
@@ -144,13 +141,10 @@ class StockTask(Task):
             scale *= 1 / trading.cash if reward == "value" else trading.cash
         factor = settings.get("cost_factor", 1.0)
         costs = replace(trading.costs, **{name: getattr(trading.costs, name) * factor for name in VARIED_COSTS})
-        task = replace(
-            self,
-            observed=None if features is None else tuple(features),
-            practice=replace(trading, reward=reward, reward_scale=scale, costs=costs),
-        )
-        shared = {"execution": self.execution, "panel": self.panel, "_baselines": self._baselines}
-        vars(task).update(shared)  # computed once for all agents
+        practice = replace(trading, reward=reward, reward_scale=scale, costs=costs)
+        task = replace(self, observed=None if features is None else tuple(features), practice=practice)
+        # computed once for all agents
+        vars(task).update(execution=self.execution, panel=self.panel, _baselines=self._baselines)
         return task
 
     def space(self) -> Space:
@@ -215,8 +209,7 @@ class StockTask(Task):
 
     def spec(self) -> dict[str, Any]:
         """Return the parts of the task that an ensemble needs: features, scaling, trading terms, windows and data hash."""
-        day = [f"{date!s:.10}" for date in self.market.dates]
-        panel = self.own_panel
+        day, panel = [f"{date!s:.10}" for date in self.market.dates], self.own_panel
         return {
             "task": self.name,
             "features": list(panel.names),
@@ -234,36 +227,37 @@ class StockTask(Task):
     def header(self) -> dict[str, Any]:
         """Return 'task', which must be equal for a run to be resumed, undefined features, the title of the data, and the
         validation returns of the baseline."""
-        spec, panel = self.spec(), self.panel
-        fixed = ("features", "trading", "fill", "windows", "training_data_hash")
+        spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
-            "undefined": {**panel.dropped, **panel.undefined},
+            "undefined": {**self.panel.dropped, **self.panel.undefined},
             "data_title": spec["data_title"],
             "baseline": self.baseline().tolist(),
         }
 
     def to_shared(self) -> dict[str, Any]:
         """Return the task as plain values and arrays, with panel and execution computed."""
-        tables = {
-            name: {key: item.cpu().numpy() if isinstance(item, Tensor) else item for key, item in vars(part).items()}
-            for name, part in (("panel", self.panel), ("execution", self.execution))
-        }
-        return {"task": replace(self, features=self.panel.names), **tables}
+
+        def arrays(part: Any) -> dict[str, Any]:
+            return {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
+
+        task = replace(self, features=self.panel.names)
+        return {"task": task, "panel": arrays(self.panel), "execution": arrays(self.execution)}
 
     @classmethod
     def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
         """Return the task that `to_shared` returned. On the CPU its tensors share the arrays, which are read-only."""
+
+        def tensors(part: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name: torch.from_numpy(x).to(device) if isinstance(x, np.ndarray) else x for name, x in part.items()
+            }
+
         task: StockTask = replace(shared["task"], device=str(device))
-        kinds: dict[str, type] = {"panel": Panel, "execution": Execution}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nothing writes to them
-            for name, kind in kinds.items():
-                parts = {
-                    key: torch.from_numpy(item).to(device) if isinstance(item, np.ndarray) else item
-                    for key, item in shared[name].items()
-                }
-                vars(task)[name] = kind(**parts)
+            vars(task)["panel"] = Panel(**tensors(shared["panel"]))
+            vars(task)["execution"] = Execution(**tensors(shared["execution"]))
         return task
 
 
@@ -272,11 +266,9 @@ def trading_of(**settings: Any) -> TradingConfig:
     require_settings(STOCKS, settings, SETTINGS)
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
-    defaults: dict[str, Any] = {
-        "num_envs": envs,
-        "start_groups": math.gcd(envs, 32) if isinstance(envs, Integral) else None,
-        "reward_scale": 100.0 / cash if cash > 0 else 1.0,  # rewards in percent, of either kind
-    }
+    groups = math.gcd(envs, 32) if isinstance(envs, Integral) else None
+    scale = 100.0 / cash if cash > 0 else 1.0  # rewards in percent, of either kind
+    defaults: dict[str, Any] = {"num_envs": envs, "start_groups": groups, "reward_scale": scale}
     return TradingConfig(**{**defaults, **settings})
 
 
@@ -295,18 +287,13 @@ def make_stock_task(
     """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
-        raise InputError(
-            f"validation starts on {market.dates[validation_rows[0]]!s:.10}, before training ends on "
-            f"{market.dates[train_rows[1]]!s:.10}; start validation later",
-            argument="validation",
-        )
+        begin, end = (f"{market.dates[row]!s:.10}" for row in (validation_rows[0], train_rows[1]))
+        text = f"validation starts on {begin}, before training ends on {end}; start validation later"
+        raise InputError(text, argument="validation")
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
-            raise InputError(
-                f"the {name} window has {last - first} sessions to trade, fewer than hold={trading.hold}; take a longer "
-                "window or decide more often",
-                argument=name,
-            )
+            text = f"the {name} window has {last - first} sessions to trade, fewer than hold={trading.hold}"
+            raise InputError(f"{text}; take a longer window or decide more often", argument=name)
     known = market.rows(0, validation_rows[1] + 1)
     # later delistings are unknown at that time and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))

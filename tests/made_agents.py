@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from finpod.ensemble import Ensemble
-from finpod.envs.market_env import TradingConfig
+from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.market.data import MarketData
 from finpod.measures import Metrics
 from finpod.rl.checkpoint import Checkpoint
@@ -82,6 +82,11 @@ def tiny_train(market: MarketData, out: Any, **changes: Any) -> Ensemble:
     plain = {"train": tuple(days[list(TRAIN)]), "validation": tuple(days[list(VALIDATION)]), "agents": 2, "keep": 2,
              "steps": 4 * STEPS_AN_UPDATE, "hold": 2, "features": FEATURES, "config": CONFIG}  # fmt: skip
     return train(market=market, out=out, **{**plain, **SMALL, **changes})
+
+
+def weights_of(env: MarketEnv, action: torch.Tensor) -> torch.Tensor:
+    """Target weights [E, N] of actions [E, A] as `step` would use them, within the caps."""
+    return env._weights(action.unflatten(0, env._shape), env._rows, env.account).flatten(0, 1)
 
 
 class Counter(MarketPolicy):

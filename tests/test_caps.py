@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_agents import tiny_train
+from made_agents import tiny_train, weights_of
 from made_markets import random_market
 from torch.testing import assert_close
 
@@ -116,7 +116,7 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     wanted, equity = [], []
     for _ in range(39 - lag):
         action = 3 * torch.randn(2, 5, generator=generator)
-        wanted.append(plain.weights(action))
+        wanted.append(weights_of(plain, action))
         capped.step(action)
         plain.step(action)
         equity.append(capped.equity[:, 0])

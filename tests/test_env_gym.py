@@ -90,13 +90,13 @@ def test_c13_episode_statistics_begin_anew_with_each_episode():
 def test_c18_a_bad_action_is_refused_before_anything_is_traded(market):
     env = make_env("stocks", market=market, num_envs=3, action="softmax")
     env.reset(seed=0)
-    before = env.market_env.state_dict()
+    before = env.env.state_dict()
     for bad, column in ((math.nan, 1), (math.inf, 4)):
         action = torch.zeros(3, 5)
         action[2, column] = bad
         with pytest.raises(InputError, match=f"environment 2 is {bad} in column {column}"):
             env.step(action)
-    assert all(np.array_equal(before[name], value) for name, value in env.market_env.state_dict().items())
+    assert all(np.array_equal(before[name], value) for name, value in env.env.state_dict().items())
     with pytest.raises(InputError, match=r"shape \(3, 4\)"):
         env.step(torch.zeros(3, 4))
     assert env.step(np.full((3, 5), 1e9))[1].isfinite().all()
@@ -198,9 +198,9 @@ def test_make_env_passes_everything_on(market):
     settings = {"costs": Costs(fee_bps=3), "hold": 3, "tilt": 2.0, "start_groups": 4, "num_envs": 8}
     env, same = (make_env("stocks", market=market, seed=2, **window, **settings) for _ in range(2))
     assert env.config == TradingConfig(**settings)
-    assert (env.execution.fill, env.panel.names) == ("close", ("return_5", "age"))
-    assert (env.market_env.first, env.market_env.last) == market.window(window["start"], window["end"])
-    assert torch.equal(env.market_env.observe().row, same.market_env.observe().row)
+    assert (env.env.execution.fill, env.panel.names) == ("close", ("return_5", "age"))
+    assert (env.env.first, env.env.last) == market.window(window["start"], window["end"])
+    assert torch.equal(env.env.observe().row, same.env.observe().row)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from made_agents import weights_of
 from made_markets import make_market
 
 from finpod import Costs, InputError, simulate_market
@@ -234,7 +235,7 @@ def test_what_is_seen_does_not_change_with_later_rows(fill):
             generator = torch.Generator().manual_seed(0)
             while env.observe().row < stop:
                 env.step(torch.randn(1, NAMES, generator=generator))
-            seen.append((*env.observe(), env.weights(torch.ones(1, NAMES))))
+            seen.append((*env.observe(), weights_of(env, torch.ones(1, NAMES))))
         assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 

@@ -23,7 +23,7 @@ REFUSED = [-1, -3, 2**64, 2**70, 7.0, "7", True, None, np.int64(-1)]
 
 
 def first_days(seed):
-    return finpod.make_env("stocks", market=MARKET, num_envs=8, seed=seed).market_env.observe().row.tolist()
+    return finpod.make_env("stocks", market=MARKET, num_envs=8, seed=seed).env.observe().row.tolist()
 
 
 def days_after_reset(seed):
@@ -37,7 +37,7 @@ def day_of_one(seed):
     days = []
     for number in range(8):
         env.reset(seed=None if number else seed)
-        days.append(env.many.market_env.observe().row.item())
+        days.append(env.many.env.observe().row.item())
     return days
 
 
@@ -86,10 +86,10 @@ def test_g16_a_refused_reset_changes_nothing():
     env = finpod.make_env("stocks", market=MARKET, num_envs=4, hold=1)
     env.reset(seed=3)
     env.step(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
-    before = env.market_env.state_dict()
+    before = env.env.state_dict()
     with pytest.raises(InputError):
         env.reset(seed=2**64)
-    assert all(np.array_equal(before[name], value) for name, value in env.market_env.state_dict().items())
+    assert all(np.array_equal(before[name], value) for name, value in env.env.state_dict().items())
 
 
 def test_seeds_of_32_bits_stay_for_torch():

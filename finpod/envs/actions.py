@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_choice, require_number
 from finpod.trading.anchors import EQUAL, require_anchor
 from finpod.trading.execution import Account
 from finpod.trading.ledger import times
 from finpod.trading.simulate import Terms
 
 CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
-COUNTS = {"num_envs": "", "hold": "", "hmax": "", "start_groups": ", or None", "horizon": ", or None"}
-"""Settings that are whole numbers of at least 1, and text on what else they may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +46,20 @@ class TradingConfig(Terms):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, otherwise in COUNTS.items():
-            value = getattr(self, name)
-            if not (isinstance(value, Integral) and int(value) >= 1) and not (otherwise and value is None):
-                text = f"{name} is {value}; it must be a whole number of at least 1{otherwise}"
-                raise InputError(text, argument=name)
+        optional = [name for name in ("start_groups", "horizon") if getattr(self, name) is not None]
+        for name in ("num_envs", "hold", "hmax", *optional):
+            require_number(name, getattr(self, name), 1, whole=True)
         if self.num_envs % self.groups:
-            raise InputError(
-                f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}",
-                argument="start_groups",
-            )
+            text = f"start_groups is {self.start_groups}; it must divide num_envs, {self.num_envs}"
+            raise InputError(text, argument="start_groups")
         require_anchor(self.anchor)
         for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}", argument=name)
+            require_choice(name, getattr(self, name), choices)
         if self.action == "shares" and (self.max_weight or self.max_turnover):
-            raise InputError(
-                "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'", argument="action"
-            )
-        for name, low, high in (("tilt", 0, 20), ("reward_scale", 0, math.inf)):
-            if not low < (value := getattr(self, name)) < high:
-                raise InputError(f"{name} is {value}; it must lie above {low} and below {high}", argument=name)
+            text = "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'"
+            raise InputError(text, argument="action")
+        require_number("tilt", self.tilt, 1e-12, 20)
+        require_number("reward_scale", self.reward_scale, 1e-12)
 
     @property
     def groups(self) -> int:
@@ -98,8 +87,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
     'tilt', z [..., N]: w ~ a exp(k tanh z), scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the anchor.
     `anchor` None is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z).
-    All cash where `among` is empty. Exponentials are float32, sum and quotient float64; float64 actions with a gradient stay
-    float64.
+    All cash where `among` is empty. Exponentials are float32, unless the action is float64 with a gradient.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -131,15 +119,9 @@ def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
 
 @torch.no_grad()
 def greedy_weights(
-    policy: Any,
-    trading: TradingConfig,
-    features: Tensor,
-    among: Tensor,
-    state: Tensor,
-    price: Tensor,
-    equity: float,
+    policy: Any, trading: TradingConfig, features: Tensor, among: Tensor, state: Tensor, price: Tensor, equity: float,
     anchor: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
 
     features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;

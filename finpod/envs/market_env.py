@@ -43,10 +43,8 @@ class MarketEnv:
         self.execution, self.config = execution, config
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
-            raise InputError(
-                f"the window has {self.last - self.first} sessions to trade, fewer than hold={config.hold}; "
-                "choose a longer window or decide more often"
-            )
+            sessions = f"the window has {self.last - self.first} sessions to trade, fewer than hold={config.hold}"
+            raise InputError(f"{sessions}; choose a longer window or decide more often")
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = execution.mark.device
@@ -84,10 +82,6 @@ class MarketEnv:
     def among(self, row: Tensor) -> Tensor:
         """Return a bool mask [..., N] of the assets that a decision on `row` may hold: members with a bar."""
         return self.execution.member[row] & self.execution.has_bar[row]
-
-    def weights(self, action: Tensor) -> Tensor:
-        """Return the target weights [E, N] float64 of actions [E, A] as `step` would use them, within the caps."""
-        return self._weights(action.unflatten(0, self._shape), self._rows, self.account).flatten(0, 1)
 
     @overload
     def step(self, action: Tensor) -> Step: ...
@@ -154,31 +148,21 @@ class MarketEnv:
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(
-                f"the action of environment {env} at step {step} is not a number (column {column}); "
-                "the account did not trade"
-            )
+            raise InputError(f"the action of environment {env} at step {step} is not a number (column {column})")
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
-        return {
-            "days": self._days.clone(),
-            "decisions": self._decisions.clone(),
-            "clock": self._clock,
-            "cash": self.account.cash.clone(),
-            "shares": self.account.shares.clone(),
-            "equity": self.equity.clone(),
-            "seen_cash": self.seen.cash.clone(),
-            "seen_shares": self.seen.shares.clone(),
-            "generator": self._generator.get_state(),
-        }
+        tensors = {"days": self._days, "decisions": self._decisions, "equity": self.equity}
+        tensors |= {"cash": self.account.cash, "shares": self.account.shares}
+        tensors |= {"seen_cash": self.seen.cash, "seen_shares": self.seen.shares}
+        state: dict[str, Tensor | int] = {name: value.clone() for name, value in tensors.items()}
+        return state | {"clock": self._clock, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a state of the same configuration. Raises CheckpointError for accounts of another shape."""
-        if (shape := tuple(state["shares"].shape)) != (*self._shape, self.names):
-            raise CheckpointError(
-                f"the stored accounts have shape {shape}, the environment's {(*self._shape, self.names)}"
-            )
+        shape, expected = tuple(state["shares"].shape), (*self._shape, self.names)
+        if shape != expected:
+            raise CheckpointError(f"the stored accounts have shape {shape}, the environment's {expected}")
         self._days, self._decisions, self._clock = state["days"].cpu(), state["decisions"].cpu(), int(state["clock"])
         cash, shares, seen_cash, seen_shares, self.equity = (
             state[name].to(self.device) for name in ("cash", "shares", "seen_cash", "seen_shares", "equity")
@@ -253,11 +237,10 @@ class MarketEnv:
             self._decisions = torch.where(over, 0, self._decisions)
             self._rows = self._on_device(self._days)
             again = ruined | self._on_device(over)
-        self.equity = self.equity.masked_fill(again, self.config.cash)
+        cash = self.config.cash
+        self.equity = self.equity.masked_fill(again, cash)
         accounts = [
-            Account(
-                account.cash.masked_fill(again, self.config.cash), account.shares.masked_fill(again.unsqueeze(-1), 0.0)
-            )
+            Account(account.cash.masked_fill(again, cash), account.shares.masked_fill(again.unsqueeze(-1), 0.0))
             for account in ((self.account, self.seen) if self.execution.lag else (self.account,))
         ]
         self.account, self.seen = accounts[0], accounts[-1]

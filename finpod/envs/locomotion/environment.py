@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from finpod.envs.locomotion.mujoco import BatchPhysics, Physics
 from finpod.envs.locomotion.specs import TIME_LIMIT, Spec, spec_of
 from finpod.envs.locomotion.warp import WarpPhysics
 from finpod.envs.step import Observation, Step
-from finpod.errors import CheckpointError, FinpodError, InputError
+from finpod.errors import CheckpointError, FinpodError, InputError, require_number
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
@@ -88,14 +87,11 @@ class LocomotionEnv:
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(
-                f"the action of environment {env} at step {step} is not a finite number below {HUGE:g}; it counted as 0"
-            )
+            raise InputError(f"the action of environment {env} at step {step} is not a finite number below {HUGE:g}")
         if failures > self.max_failures:
-            raise FinpodError(
-                f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed, more than max_failures = "
-                f"{self.max_failures}; use smaller actions, or raise max_failures"
-            )
+            fault = f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed"
+            limit = f"more than max_failures = {self.max_failures}; use smaller actions, or raise max_failures"
+            raise FinpodError(f"{fault}, {limit}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return a state from which `load_state_dict` continues exactly."""
@@ -109,11 +105,9 @@ class LocomotionEnv:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state. Raises CheckpointError if it is of another task, variant or number of worlds."""
-        if state["obs"].shape != self._obs.shape:
-            raise CheckpointError(
-                f"the stored worlds have observations {tuple(state['obs'].shape)}, {self.spec.gym_id} has "
-                f"{tuple(self._obs.shape)}"
-            )
+        stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
+        if stored != expected:
+            raise CheckpointError(f"the stored worlds have observations {stored}, {self.spec.gym_id} has {expected}")
         self.physics.load(state["physics"])
         self._time, self._place, self._obs, self.failures = (
             state[name].to(self.device, copy=True) for name in ("time", "place", "obs", "failures")
@@ -145,29 +139,17 @@ class LocomotionEnv:
 
 
 def make_locomotion(
-    name: str,
-    num_envs: int,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    variant: str = "standard",
-    threads: int | None = None,
-    max_failures: int = MAX_FAILURES,
-    action_scale: float = 1.0,
-) -> LocomotionEnv:
+    name: str, num_envs: int, *, seed: int = 0, device: torch.device | str = "cpu", variant: str = "standard",
+    threads: int | None = None, max_failures: int = MAX_FAILURES, action_scale: float = 1.0,
+) -> LocomotionEnv:  # fmt: skip
     """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
 
     Raises InputError for an unknown task or variant, a number that is too small, and an engine that is not installed.
     """
     spec = spec_of(name, variant)
-    counts = {
-        "num_envs": (num_envs, 1),
-        "threads": (1 if threads is None else threads, 1),
-        "max_failures": (max_failures, 0),
-    }
-    for what, (count, least) in counts.items():
-        if not (isinstance(count, Integral) and count >= least):
-            raise InputError(f"{what} is {count!r}; it must be a whole number of at least {least}", argument=what)
+    require_number("num_envs", num_envs, 1, whole=True)
+    require_number("threads", 1 if threads is None else threads, 1, whole=True)
+    require_number("max_failures", max_failures, 0, whole=True)
     on_cpu = torch.device(device).type == "cpu"
     physics = BatchPhysics(spec, num_envs, threads) if on_cpu else WarpPhysics(spec, num_envs, device)
     return LocomotionEnv(spec, physics, seed, max_failures, action_scale)

@@ -41,9 +41,8 @@ def load_model(spec: Spec) -> Any:
 
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
     text = (assets / spec.model).read_text()
-    total = re.search(
-        r'\bsettotalmass="([^"]*)"', text
-    )  # deprecated: MuJoCo would print a warning and write a log file
+    # deprecated: MuJoCo would print a warning and write a log file
+    total = re.search(r'\bsettotalmass="([^"]*)"', text)
     model = mujoco.MjModel.from_xml_string(text.replace(total.group(), "") if total else text)
     if total:
         mujoco.mj_setTotalmass(model, float(total.group(1)))
@@ -132,9 +131,8 @@ class BatchPhysics(Physics):
             failed[torch.as_tensor(np.asarray(error.ids), dtype=torch.int64)] = True
         if self._forces:
             self._contact_forces()
-        state = self.state
-        reset = (state["time"] < before).flatten()
-        broken = ~(state["qpos"].sum(-1) + state["qvel"].sum(-1)).isfinite()
+        reset = (self.state["time"] < before).flatten()
+        broken = ~(self.state["qpos"].sum(-1) + self.state["qvel"].sum(-1)).isfinite()
         return failed | reset | broken
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
