@@ -58,3 +58,21 @@ def apart(tmp_path, monkeypatch):
     """An empty folder as the current one: MuJoCo writes MUJOCO_LOG.TXT into it when it warns."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory):
+    """The file of the task in strategies/README.md."""
+    from made_toy import TOY
+
+    file = tmp_path_factory.mktemp("toy") / "toy.py"
+    file.write_text(TOY)
+    return file
+
+
+@pytest.fixture(scope="session")
+def task(toy):
+    """The task in strategies/README.md."""
+    from finpod.loading import load_task
+
+    return load_task(f"{toy}:Toy")

