@@ -12,6 +12,7 @@ ReportWarning           a part of a report that failed and was left out; the com
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -77,8 +78,8 @@ def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwis
 
 def require_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
     """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole one if `whole`."""
-    kind: Any = Integral if whole else Real
-    if isinstance(value, bool) or not (isinstance(value, kind) and low <= value <= high and value < math.inf):
+    number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not (number and low <= value <= min(high, sys.float_info.max)):
         bound = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         raise InputError(
             f"{name} is {value!r}; it must be a {'whole' if whole else 'finite'} number {bound}", argument=name

@@ -35,8 +35,7 @@ VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 COST_FACTOR = (0.5, 2.0)
 """Bounds of the factor by which `VARIED_COSTS` are scaled."""
 DISCOUNT = 0.87
-"""Discount of PPO per session; 0.5 per decision at hold=5. The horizon is short because later rewards are mostly noise from
-other decisions: an account does not move the market."""
+"""Discount of PPO per session; 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
@@ -106,7 +105,8 @@ class StockTask(Task):
 
     def table(self, device: torch.device) -> Table:
         """Return features [T, N, F], the assets that may be held [T, N] (members with a bar), and the anchor of a tilt [T, N]."""
-        panel, anchor = self.own_panel, self.anchor.float().to(device) if self.trading.around else None
+        panel = self.own_panel
+        anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:

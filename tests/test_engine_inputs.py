@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from made_agents import weights_of
 from made_markets import NAN, flat_market, make_market, random_market, random_weights
 from made_strategies import does, strategy_of
 
@@ -89,7 +90,7 @@ def test_environment_and_backtest_pay_the_same_impact_to_the_last_bit(fill):
     weights, equity, lag = np.full(market.shape, np.nan), [], execution.lag
     for row in range(40):
         action = torch.randn(1, 5, generator=generator)
-        weights[row] = env.weights(action)[0].numpy()
+        weights[row] = weights_of(env, action)[0].numpy()
         env.step(action)
         equity.append(float(env.equity))
     paid, free = (backtest(weights, market, fill=fill, costs=one, **account) for one in (costs, Costs()))

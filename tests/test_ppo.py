@@ -52,9 +52,8 @@ def rollout_of(data, learner):
     steps, accounts = flat["advantage"].shape
     row = data["row"].repeat_interleave(accounts // learner.groups, dim=1)
     nothing, never = torch.zeros(steps, accounts), torch.zeros(steps, accounts, dtype=torch.bool)
-    return Rollout(
-        row, flat["state"], flat["action"], flat["old_log_prob"], nothing, flat["advantage"], nothing, never, never, 0
-    )
+    parts = row, flat["state"], flat["action"], flat["old_log_prob"], nothing, flat["advantage"], nothing, never, never
+    return Rollout(*parts)
 
 
 def policy_gradient(learner, data, ent_coef=0.0):

@@ -34,9 +34,8 @@ def noise(seed=0):
 def test_a_rollout_is_time_major_and_identifiable(market):
     env, policy, table = made(market)
     first = env.observe()
-    rollout = collect(env, policy, table, 7, noise(), version=3)
-    assert rollout.policy_version == 3
-    shapes = {name: tuple(getattr(rollout, name).shape) for name in rollout._fields[:-1]}
+    rollout = collect(env, policy, table, 7, noise())
+    shapes = {name: tuple(getattr(rollout, name).shape) for name in rollout._fields}
     plain = dict.fromkeys(("row", "value", "reward", "next_value", "terminated", "truncated"), (7, 12))
     assert shapes == {**plain, "state": (7, 12, 5), "action": (7, 12, 4), "log_prob": (7, 12, 4)}
     assert torch.equal(rollout.row[0], first.row)
@@ -86,7 +85,7 @@ def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkey
 def steps(reward, value, next_value, terminated, truncated):
     """A rollout of these alone."""
     none = torch.empty(0)
-    return Rollout(None, none, none, none, value, reward, next_value, terminated, truncated, 0)
+    return Rollout(None, none, none, none, value, reward, next_value, terminated, truncated)
 
 
 def by_definition(rollout, gamma, gae_lambda):

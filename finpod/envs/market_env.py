@@ -2,8 +2,7 @@
 
 The accounts do not move prices, so all share the market's tables. An observation is a row number of the tables and the
 state of the account, [E, N + 1] float32: the weights at that row's close, then cash. The E = G * M accounts form G groups of
-M that are on the same day; account e belongs to group e // M. Tensors of accounts are stored as [G, M, ...], so that a table
-row is read once per group; public methods use [E, ...].
+M that are on the same day; account e belongs to group e // M. Public methods use tensors [E, ...]; inside they are [G, M, ...].
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ RUIN = 1e-12
 class MarketEnv:
     """E accounts that trade from row `first` to row `last` of a market; see the contracts in finpod/README.md.
 
-    The accounts of a group are on the same day. The host knows that day, so delistings and ends of episodes are found
-    without reading from the device. A bad action (NaN or infinite) trades nothing and is recorded until `check` is called.
-    Eager steps agree with a backtest to the last bit. With `compile` (torch.compile, which needs a C++ compiler and a minute
-    at the first step) steps are several times faster and agree to 1e-6. `anchor` [T, N] holds the weights of `config.anchor`
-    if that is a user's column.
+    The host knows the day of each group, so delistings and ends of episodes are found without reading from the device. A bad
+    action (NaN or infinite) trades nothing and is recorded until `check` is called. Steps agree with a backtest to the last
+    bit. With `compile` (torch.compile, which needs a C++ compiler and a minute at the first step) they are several times faster
+    and agree to 1e-6. `anchor` [T, N] holds the weights of `config.anchor` if that is a user's column.
     """
 
     def __init__(
@@ -57,15 +55,12 @@ class MarketEnv:
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0
         if compile:
-            self._trade = torch.compile(self._trade, dynamic=False)  # type: ignore[method-assign]
-            self._strike = torch.compile(self._strike, dynamic=False)  # type: ignore[method-assign]
+            for name in ("_trade", "_strike"):
+                setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes on random days. A seed makes these and all later start days reproducible.
-
-        Raises InputError, and changes nothing, if the seed is not a whole number from 0 to 2**64 - 1.
-        """
+        """Begin all episodes on random days. A seed makes these and all later start days reproducible."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)
@@ -90,8 +85,8 @@ class MarketEnv:
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
         """Trade on actions [E, A], advance by `hold` sessions and return the step.
 
-        With `grad` the graph is kept from step to step, through the accounts, until `detach`; `smooth` is passed to
-        `settle`. Raises InputError that names a setting through which no gradient passes.
+        With `grad` the graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises InputError that
+        names a setting through which no gradient passes.
         """
         if not grad:
             with torch.no_grad():
@@ -181,10 +176,9 @@ class MarketEnv:
 
     def _draw(self, count: int) -> Tensor:
         """Random start days that leave room for a whole episode, or for one step if the window is shorter."""
-        config = self.config
-        if not config.random_start:
+        if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
-        latest = max(self.last - config.hold * (config.horizon or 1), self.first)
+        latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
         return torch.randint(self.first, latest + 1, (count,), generator=self._generator)
 
     def _weights(self, action: Tensor, rows: Tensor, account: Account) -> Tensor:

@@ -11,12 +11,11 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that updates a policy. Its constructor takes a policy, a table or None, the number of groups of environments, a
-    config and a generator."""
+    """Algorithm that updates a policy, for a table or None and a number of groups of environments."""
 
     Config: Any
-    """Frozen dataclass of its settings. It has `num_steps`, the steps of each environment between two updates. If it has
-    `network`, that is passed to the task, which builds the policy."""
+    """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. `network`, if it
+    has one, is passed to the task, which builds the policy."""
     bounds: Any
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
@@ -31,11 +30,9 @@ class Learner(Protocol):
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
         """Update the policy; return statistics of the update as device tensors."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""

@@ -1,8 +1,7 @@
 """Analytic policy gradient (APG): the exact gradient of an objective, net of costs, through a differentiable environment.
 
 K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). The next update
-continues with the same accounts, without their gradients. The policies, called scorers, are deterministic: they give each
-asset a score and keep a share of the present holding. They have no value function and do not explore.
+continues with the same accounts, without their gradients. The policies, called scorers, are deterministic.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ LEAST = 1e-12
 PERCENT = 100.0
 """Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. For 'linear' epsilon is as large as the gradients, so that the weights of useless
-features, whose gradients are small, grow slowly."""
+"""Network -> step size and epsilon of Adam. With 'linear', a large epsilon keeps features with small gradients from growing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +54,10 @@ class Scores(NamedTuple):
 
 
 class ScorerPolicy(AccountPolicy):
-    """Policy z = (1 - keep) * score + keep * (the present holding as an action).
+    """Policy with action (1 - keep) * score + keep * (the present holding as an action), without exploration or value.
 
-    keep is a sigmoid of the day's mean features. The output layers start at zero: at every decision, an untrained policy
-    moves halfway to the anchor (softmax: to equal weights of all assets and cash).
+    keep is a sigmoid of the day's mean features. At every decision, an untrained policy moves halfway to the anchor (softmax:
+    to equal weights of all assets and cash).
     """
 
     spec: ScorerSpec
@@ -123,9 +121,9 @@ def mean_variance_objective(play: Play, penalty: float) -> Tensor:
 
 
 def cvar_objective(play: Play, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000) of sum_K(a).
+    """Return mean(a) - penalty / K * CVaR of sum_K(a) over the environments (Rockafellar and Uryasev 2000).
 
-    CVaR is minus the mean of the worst tenth of the sums over the environments.
+    CVaR, the conditional value at risk, is minus the mean of the worst tenth.
     """
     over = active(play)
     worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
@@ -175,8 +173,7 @@ class APGConfig:
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     smooth: float = 1e-4
-    """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`. 0 trains on
-    the exact cost, which has a kink where nothing is traded."""
+    """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`; 0 for none."""
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, tuple(OBJECTIVES))
@@ -248,11 +245,10 @@ class APG:
         self.optimizer.step()
         self.updates += 1
         over = active(play).detach()
+        percent = {"reward": play.net.detach().mean(), "active": over.mean(), "tracking": over.std(correction=0)}
         return {
             "objective": gained.detach(),
-            "reward": PERCENT * play.net.detach().mean(),
-            "active": PERCENT * over.mean(),
-            "tracking": PERCENT * over.std(correction=0),
+            **{name: PERCENT * value for name, value in percent.items()},
             "turnover": play.turnover.detach().mean(),
             "grad_norm": norm,
             "moving": norm.isfinite().float(),

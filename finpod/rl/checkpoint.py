@@ -55,8 +55,8 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu") -> Policy:
         """Return the policy, ready to act.
 
-        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build. For such a
-        policy, `restore` loads the weights into the one that the task has built.
+        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build; `restore` loads
+        the weights into that one.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -158,10 +158,9 @@ def versions() -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy scalars, which `weights_only` refuses to read.
+    """Return a value without numpy scalars, which cannot be read back. Raises InputError for other types that cannot.
 
-    Equal strings become one object, so that equal agents give equal files. Raises InputError for a type that cannot be read
-    back.
+    Equal strings become one object, so that equal agents give equal files.
     """
     if isinstance(value, str):
         return sys.intern(value)

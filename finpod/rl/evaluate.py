@@ -26,7 +26,7 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
 
 
 class Episodes(NamedTuple):
-    """Outcome of one whole episode of each of E environments."""
+    """One whole episode of each of E environments."""
 
     returns: Tensor
     """[E] float64 sums of the rewards."""

@@ -1,9 +1,8 @@
 """Policies: `MarketPolicy` for tasks with a shared table of assets, `DensePolicy` for tasks without a table.
 
-The encoder of `MarketPolicy` reads a table row once for all accounts; the head reads the account. The encoder is
-permutation-equivariant (Zaheer et al. 2017, "Deep Sets"): each asset passes through the same network, which also sees the
-mean over the assets of the row. A trained policy therefore fits any market with the same features, whatever the number
-and order of its assets.
+The encoder of `MarketPolicy` reads a table row once for all accounts; the head reads the account. Each asset passes through
+the same network, which also sees the mean over the assets of the row (Zaheer et al. 2017, "Deep Sets"). A trained policy
+therefore fits any market with the same features, whatever the number and order of its assets.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ SUMMARY = 3
 def linear(
     inputs: int, outputs: int, gain: float = 0.0, generator: torch.Generator | None = None, *, bias: bool = True
 ) -> nn.Linear:
-    """Return an orthogonal linear layer without offsets, or a zero layer for gain 0.
-
-    Draws only from `generator`, not from torch's global one.
-    """
+    """Return an orthogonal linear layer without offsets, drawn from `generator` alone, or a zero layer for gain 0."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -79,18 +75,15 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics of `observe`. Then `observe` is called after an update, else before it: within
-    an update the normalisation must not change, as old and new probabilities are compared."""
+    """True if actions depend on the statistics of `observe`. It is then called after an update, which compares old and new
+    probabilities, and else before it."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, S].
-
-        The code is None for a task without a table.
-        """
+        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...], or None, and states [..., M, S]."""
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
@@ -133,8 +126,8 @@ class Code(NamedTuple):
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
-    as its gradient is several times that of the policy."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder:
+    its gradient is several times that of the policy."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -180,8 +173,8 @@ class AccountPolicy(Policy):
     def _as_action(self, weights: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
         """Return the action [..., M, N] that keeps the `weights`: their log minus its mean over the assets in `among`.
 
-        Weights are divided by the anchor (None: equal weight), and 0.1 is added so that a weight of zero has a logarithm.
-        For a tilt, w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
+        Weights are divided by the anchor (None: equal weight), plus 0.1 so that a weight of zero has a logarithm. For a tilt,
+        w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
         """
         if anchor is not None:
             among = among & (anchor > 0)
@@ -235,9 +228,9 @@ class MarketPolicy(AccountPolicy):
 
     def _summarised(self, code: Code, state: Tensor) -> Tensor:
         """Return account features [..., M, SUMMARY] for the value head. The value loss does not train the scores."""
-        weights, cash = state[..., :-1], state[..., -1:]
-        mean_score = (weights * code.score.detach().unsqueeze(-2)).sum(-1, keepdim=True)
-        return torch.cat([cash, mean_score, weights.square().sum(-1, keepdim=True)], -1)
+        weights, cash, score = state[..., :-1], state[..., -1:], code.score.detach().unsqueeze(-2)
+        parts = [cash, (weights * score).sum(-1, keepdim=True), weights.square().sum(-1, keepdim=True)]
+        return torch.cat(parts, -1)
 
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:
@@ -262,7 +255,7 @@ class DenseSpec:
 class DensePolicy(Policy):
     """Gaussian policy and value function of the normalised observation: two networks of two tanh layers each.
 
-    The weights of the policy's output layer start small: the actions of an untrained policy are near zero.
+    The actions of an untrained policy are near zero.
     """
 
     spec: DenseSpec
@@ -271,14 +264,14 @@ class DensePolicy(Policy):
 
     def __init__(self, spec: DenseSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, width = spec, spec.hidden
         self.statistics = RunningStats(spec.inputs)
         self.log_std = nn.Parameter(torch.full((spec.actions,), spec.log_std_init))
 
         def network(outputs: int, gain: float) -> nn.Sequential:
-            first = linear(spec.inputs, spec.hidden, math.sqrt(2), generator)
-            second = linear(spec.hidden, spec.hidden, math.sqrt(2), generator)
-            return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), linear(spec.hidden, outputs, gain, generator))
+            sizes = (spec.inputs, width, math.sqrt(2)), (width, width, math.sqrt(2)), (width, outputs, gain)
+            first, second, last = (linear(*size, generator) for size in sizes)
+            return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
         self.mean, self.value = network(spec.actions, 0.01), network(1, 1.0)
 

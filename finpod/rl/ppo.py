@@ -38,7 +38,7 @@ class PPOConfig:
     """Number of passes over a rollout."""
     num_minibatches: int = 4
     """Number of minibatches, and so of optimiser steps, per pass; at most one per group. A minibatch consists of whole
-    groups (single steps in a task without a table), and sizes differ by at most one."""
+    groups, or of single steps in a task without a table."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -48,15 +48,13 @@ class PPOConfig:
     num_steps: int = 16
     """Number H of steps of a rollout."""
     factored: bool = True
-    """True to clip the probability ratio of each action dimension, not of the whole action. The gradient at the old policy is the
-    same, and the trust region does not shrink with the number of assets."""
+    """True to clip the probability ratio of each action dimension, not of the whole action, so that the trust region does not
+    shrink with the number of assets. The gradient at the old policy is the same."""
     scale_reward: bool = False
-    """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10. For
-    tasks whose rewards grow with skill."""
+    """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments of its row: the market's common move. The
-    result is, up to a constant factor, the advantage over the mean of the other environments, which does not depend on the
-    action. Needs several environments per row."""
+    """True to subtract from each advantage the mean over the environments of its row, the market's common move. It has no
+    effect with one environment per row."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -95,7 +93,7 @@ class PPO:
 
     def collect(self, env: Environment) -> Rollout:
         """Return the rollout for the next update."""
-        return collect(env, self.policy, self.table, self.config.num_steps, self.generator, self.updates)
+        return collect(env, self.policy, self.table, self.config.num_steps, self.generator)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
         """Train the policy on a rollout; return losses and mean reward as device tensors.
@@ -166,11 +164,7 @@ class PPO:
         return (rollout.reward / (self.return_stats.var.float() + 1e-8).sqrt()).clamp(-10, 10)
 
     def standardise(self, advantage: Tensor) -> Tensor:
-        """Return advantages [H, G, M] with mean 0 and standard deviation 1.
-
-        With `center_days` the mean is taken over the environments of a row, if a row has several. A single advantage is
-        returned unchanged.
-        """
+        """Return advantages [H, G, M] with mean 0 and standard deviation 1; a single one is returned unchanged."""
         if advantage.numel() == 1:
             return advantage
         centred = self.config.center_days and advantage.shape[-1] > 1

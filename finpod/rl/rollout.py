@@ -34,8 +34,6 @@ class Rollout(NamedTuple):
     """[H, E] bool mask of episodes that ended in a final state."""
     truncated: Tensor
     """[H, E] bool mask of episodes that were cut off."""
-    policy_version: int
-    """Number of updates of the policy before the rollout."""
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
@@ -57,13 +55,10 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 
 
 @torch.no_grad()
-def collect(
-    env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator, version: int = 0
-) -> Rollout:
+def collect(env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator) -> Rollout:
     """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once per step.
 
-    Raises InputError for an action, a reward or an observation that is not finite, for an observation whose shape
-    changes, and for an observation without a row if the task has a table.
+    Raises InputError for an action, a reward or an observation that is not finite or of a wrong shape.
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
@@ -92,7 +87,7 @@ def collect(
     _require_finite(reward, state)
     final_code = encode_rows(policy, table, of_groups(final_row, groups))
     next_value = policy(final_code, final.unflatten(1, (groups, -1)))[1].flatten(1)
-    return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated, version)
+    return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated)
 
 
 def _stacked(values: Sequence[Tensor | None]) -> Any:
@@ -103,8 +98,8 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
     """Return the generalised advantage estimates [H, E] (Schulman et al. 2016).
 
     A_t = delta_t + gamma lambda A_{t+1}, where the second term is 0 at the end of an episode, and
-    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state after the step and before any reset. Its value counts as
-    0 only if the episode terminated, not if it was truncated (Pardo et al. 2018).
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t). s_{t+1} is the state before any reset. Its value counts as 0 only if the
+    episode terminated, not if it was truncated (Pardo et al. 2018).
     """
     delta = rollout.reward + gamma * rollout.next_value * ~rollout.terminated - rollout.value
     decay = gamma * gae_lambda * ~(rollout.terminated | rollout.truncated)

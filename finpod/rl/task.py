@@ -82,27 +82,21 @@ class Environment(Protocol):
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
-        raise NotImplementedError
 
     def observe(self) -> Observation:
         """Return the current observations."""
-        raise NotImplementedError
 
     def step(self, action: Tensor) -> Step:
         """Apply actions [E, A] and return the step."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Raise InputError that names the first bad action since the last check. It is called once per rollout."""
-        return None
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
-        raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state of the same configuration."""
-        raise NotImplementedError
 
 
 class Task:

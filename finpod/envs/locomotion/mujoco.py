@@ -29,14 +29,12 @@ def load_model(spec: Spec) -> Any:
     try:
         import mujoco
     except ImportError as error:
-        raise InputError(
-            f"{spec.gym_id} needs MuJoCo, which is not installed; pip install 'finpod[locomotion]'", argument="task"
-        ) from error
+        text = f"{spec.gym_id} needs MuJoCo, which is not installed; pip install 'finpod[locomotion]'"
+        raise InputError(text, argument="task") from error
     except Exception as error:  # MUJOCO_GL names a missing graphics library, which is not needed here
-        raise InputError(
-            f"MuJoCo cannot be imported with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} ({first_line(error)}); unset it",
-            argument="task",
-        ) from error
+        backend = os.environ.get("MUJOCO_GL", "")
+        text = f"MuJoCo cannot be imported with MUJOCO_GL={backend} ({first_line(error)}); unset it"
+        raise InputError(text, argument="task") from error
     import gymnasium
 
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
@@ -102,7 +100,6 @@ class BatchPhysics(Physics):
     """Worlds in MuJoCo's thread pool."""
 
     def __init__(self, spec: Spec, num_envs: int, threads: int | None = None, *, model: Any = None) -> None:
-        """Create the worlds, of `model` if it is not None."""
         self.spec, self.model = spec, model or load_model(spec)
         from mujoco.batch import Batch
 

@@ -18,7 +18,6 @@ from finpod.errors import InputError, did_you_mean
 State = Mapping[str, Tensor]
 TIME_LIMIT = 1000
 """Number of steps after which an episode is truncated."""
-VARIANTS = ("standard", "full", "fast")
 
 
 def forward(state: State) -> Tensor:
@@ -47,14 +46,13 @@ def joints(skip: int, limit: float | None = None) -> Callable[[State], Tensor]:
     return observe
 
 
-def forces(state: State) -> Tensor:
-    """Return the external forces and torques [W, 6 * bodies] on all bodies except the world body."""
-    return state["cfrc_ext"][:, 1:].flatten(1)
+def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
+    """Return a function state -> `observe` and the external forces on all bodies but the world body, clipped to `limit`."""
 
+    def observe_forces(state: State) -> Tensor:
+        return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
 
-def ant_full(state: State) -> Tensor:
-    """Return positions and velocities of the joints, and external forces clipped to 1."""
-    return torch.cat([joints(2)(state), forces(state).clamp(-1, 1)], -1)
+    return observe_forces
 
 
 def humanoid(state: State) -> Tensor:
@@ -63,13 +61,8 @@ def humanoid(state: State) -> Tensor:
     return torch.cat([joints(2)(state), *bodies, state["qfrc_actuator"][:, 6:]], -1)
 
 
-def humanoid_full(state: State) -> Tensor:
-    """Return the observation of `humanoid`, and external forces."""
-    return torch.cat([humanoid(state), forces(state)], -1)
-
-
 def always(state: State) -> Tensor:
-    """Return True [W]: every state is healthy."""
+    """Return True for all worlds [W]."""
     return torch.ones_like(state["qpos"][:, 0], dtype=torch.bool)
 
 
@@ -134,13 +127,13 @@ class Spec:
     reads: tuple[str, ...] = ()
     """Derived fields and model constants that the functions read."""
     observe: Callable[[State], Tensor]
-    """Function of a state that returns the observation [W, S]."""
+    """State -> observation [W, S]."""
     position: Callable[[State], Tensor] = forward
-    """Function of a state that returns a coordinate [W] in metres; its change per second is the speed."""
+    """State -> coordinate [W] in metres; its change per second is the speed."""
     healthy: Callable[[State], Tensor] = always
-    """Function of a state that returns bool [W]; an episode in an unhealthy state (False) terminates."""
+    """State -> bool [W]; an episode terminates in an unhealthy state (False)."""
     contact_cost: Callable[[State], Tensor] | None = None
-    """Function of a state that returns the cost [W] of external forces."""
+    """State -> cost [W] of external forces."""
     forward_weight: float = 1.0
     control_weight: float
     healthy_reward: float = 0.0
@@ -207,8 +200,8 @@ SPECS: dict[str, Spec] = {
 """Name -> task in its standard variant."""
 
 FULL: dict[str, dict[str, Any]] = {
-    "ant": {"num_inputs": 105, "observe": ant_full, "contact_cost": ant_contact},
-    "humanoid": {"num_inputs": 348, "observe": humanoid_full, "contact_cost": humanoid_contact},
+    "ant": {"num_inputs": 105, "observe": with_forces(joints(2), 1), "contact_cost": ant_contact},
+    "humanoid": {"num_inputs": 348, "observe": with_forces(humanoid, torch.inf), "contact_cost": humanoid_contact},
 }
 """Fields of a task that the full variant changes."""
 EULER = ("halfcheetah",)
@@ -220,7 +213,7 @@ def spec_of(name: str, variant: str = "standard") -> Spec:
     if name not in SPECS:
         raise InputError(f"unknown task {name!r}; {did_you_mean(name, SPECS, ', '.join(SPECS))}", argument="task")
     spec = SPECS[name]
-    offered = [v for v in VARIANTS if not (v == "full" and name not in FULL) and not (v == "fast" and name in EULER)]
+    offered = ["standard"] + ["full"] * (name in FULL) + ["fast"] * (name not in EULER)
     if variant not in offered:
         raise InputError(f"{name} has no variant {variant!r}; choose one of {', '.join(offered)}", argument="variant")
     if variant == "full":

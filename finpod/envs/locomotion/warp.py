@@ -37,10 +37,8 @@ def packages(spec: Spec) -> tuple[Any, Any]:
         import mujoco_warp
         import warp
     except ImportError as error:
-        raise InputError(
-            f"{spec.gym_id} on a GPU needs MuJoCo Warp, which is not installed; pip install 'finpod[gpu]'",
-            argument="device",
-        ) from error
+        text = f"{spec.gym_id} on a GPU needs MuJoCo Warp, which is not installed; pip install 'finpod[gpu]'"
+        raise InputError(text, argument="device") from error
     warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)  # do not print each compiled module
     return warp, mujoco_warp
 
@@ -69,7 +67,6 @@ class WarpPhysics(Physics):
     """
 
     def __init__(self, spec: Spec, num_envs: int, device: torch.device | str, *, model: Any = None) -> None:
-        """Create the worlds, of `model` if it is not None."""
         self.spec, self.model = spec, load_for_warp(spec) if model is None else model
         self._warp, self._engine = packages(spec)
         self._warp.init()
@@ -78,9 +75,8 @@ class WarpPhysics(Physics):
         contacts, constraints = (MARGIN * most for most in spec.contacts)
         with self._on_device():
             self._model = self._engine.put_model(self.model)
-            self._data = self._engine.make_data(
-                self.model, nworld=num_envs, naconmax=contacts * max(num_envs, FEWEST), njmax=constraints
-            )
+            sizes = {"nworld": num_envs, "naconmax": contacts * max(num_envs, FEWEST), "njmax": constraints}
+            self._data = self._engine.make_data(self.model, **sizes)
         self._model.opt.warn_overflow = 0  # do not print overflows; `step` returns them
         if self.device.type == "cuda":
             self._model.opt.graph_conditional = self._warp.is_conditional_graph_supported()
