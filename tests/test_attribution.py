@@ -2,19 +2,19 @@
 
 import json
 import math
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_markets import NAN, intraday_market, make_market, random_market
-from made_results import make_result, trained
+from made_results import make_result
 from made_strategies import decides
 
 import finpod.evidence.attribution as module
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import load_result
-from finpod.evidence.attribution import Attribution, attribute, contributions, flags
+from finpod.evidence.attribution import attribute, contributions, flags
 from finpod.files import to_json
 from finpod.loading import load_strategy
 from finpod.records import ResultWarning
@@ -166,7 +166,6 @@ def test_e05_one_day_and_six_flat_days():
     found = attribute(backtest(load_strategy("equal-weight"), flat(7), costs=FREE))
     assert {"rising_days", "gaining_names", "explained"} <= undefined(found)
     assert found.contributions.to_dict() == {"A": 0, "B": 0}
-    assert found.effective_names == pytest.approx(2)
 
 
 def test_an_account_that_never_traded():
@@ -174,16 +173,17 @@ def test_an_account_that_never_traded():
     assert found.contributions.empty
     assert (found.invested, found.largest, found.largest_name, found.yearly_turnover) == (0, 0, "", 0)
     assert {"names", "effective_names", "holding_days"} <= undefined(found)
-    assert found.alarms == (ResultWarning("never_traded"),)
 
 
 def test_a14_ruin():
     """All is lost with the delisting: the name takes the whole account with it, and days after that count for nothing."""
-    close = np.array([[10.0, 5], [10, 5], [10, 5], [NAN, 5], [NAN, 5], [NAN, 5]])
+    close = np.full((60, 2), 10.0)
+    close[3:, 0] = NAN
     market = make_market(close, open=close)
     found = attribute(backtest(plan([1, 0]), market, costs=FREE, cash=1000, delisting_return=-1.0))
     assert found.contributions.to_dict() == {"A": -1000}
     assert (found.invested, found.effective_names, found.rising_days) == (1, 1, 0)
+    assert not {"all_cash", "constant_cash"} & {flag.code for flag in found.alarms}
     assert attribute(make_result([100, 110, 0, 0, 0])).rising_days == 0.5
     assert flags(make_result([100, 0, 0])) == ()
 
@@ -196,13 +196,10 @@ def test_intraday_counts_days_and_keeps_every_trade():
     assert {month["month"] for month in found.worst_months} == {"2024-01", "2024-02"}
 
 
-def test_a_saved_result_is_attributed_alike_and_goes_to_json_whole(tmp_path):
+def test_a_saved_result_is_attributed_alike(tmp_path):
     result = backtest(load_strategy("equal-weight"), random_market(80, 5))
     again = load_result(result.save(tmp_path / "run"))
     assert to_json(attribute(again).to_dict()) == to_json(attribute(result).to_dict())
-    content = json.loads(to_json(attribute(trained(252)).to_dict()))
-    assert set(content) == {field.name for field in fields(Attribution)}
-    assert set(content["worst_months"][0]) == {"month", "benchmark", "strategy", "equal_weight"}
 
 
 @decides
@@ -286,37 +283,20 @@ def test_what_rounding_left_of_a_position_is_no_position():
     assert flags(result) == ()
 
 
-def test_the_benchmark_in_disguise():
+def test_a_short_history_is_not_judged_by_its_returns(market):
+    assert flags(backtest(constant(*[0.8 / 6] * 6), market.rows(0, 15))) == ()
+    assert flags(backtest(constant(0, 0, 0, 0, 0, 0), market.rows(0, 2))) == (ResultWarning("never_traded"),)
     base = make_result(days=252)
     noise = 1 + 1e-4 * np.random.default_rng(0).normal(size=253).cumsum()
     same = make_result(base.benchmark_equity.to_numpy() * noise, benchmark_equity=base.benchmark_equity)
-    figures = {"beta": same.relative.beta, "tracking_error": same.relative.tracking_error}
-    assert ResultWarning("closet_benchmark", figures) in flags(same)
-    none = make_result(days=100, benchmark_equity=base.benchmark_equity[:101] * NAN)
-    for other in (base, none):
-        assert not any(flag.code == "closet_benchmark" for flag in flags(other))
-
-
-def test_a_short_history_is_not_judged_by_its_returns(market):
-    assert flags(backtest(constant(*[0.8 / 6] * 6), market.rows(0, 15))) == ()
-    assert flags(backtest(load_strategy("equal-weight"), market.rows(0, 2))) == ()
-    assert flags(backtest(constant(0, 0, 0, 0, 0, 0), market.rows(0, 2))) == (ResultWarning("never_traded"),)
-
-
-def test_a14_ruin_is_not_all_cash():
-    """Ruined in the middle: from then on there is no account that could be in cash."""
-    close = np.full((60, 2), 10.0)
-    close[3:, 0] = NAN
-    result = backtest(constant(1, 0), make_market(close, open=close), delisting_return=-1.0, costs=FREE)
-    assert result.equity.iloc[-1] == 0
-    assert not any(flag.code in {"all_cash", "constant_cash"} for flag in flags(result))
+    assert "closet_benchmark" in {flag.code for flag in flags(same)}
+    assert "closet_benchmark" not in {flag.code for flag in flags(base)}
 
 
 @pytest.mark.parametrize(
     ("drift", "days", "limit", "figures"),
     [
         (0.004, 400, 3.0, [{"sharpe"}]),
-        (0.0005, 400, 3.0, []),
         (0.004, 100, 3.0, []),  # too short to tell
         (0.02, 252, 1000.0, [{"cagr"}]),
     ],

@@ -35,7 +35,7 @@ def run(seed=0, *, days=100, strategy=None, **changes):
 
 
 def part(result, first, last):
-    """The same account, as a run that knows only the closes [first, last]."""
+    """The same account in a run over the closes [first, last]."""
     days = result.equity.index[first : last + 1]
     curves = {name: getattr(result, name).loc[days] for name in ("equity", "benchmark_equity", "equal_weight_equity")}
     fills, close = result.turnover.index, result.fill == "close"
@@ -103,16 +103,6 @@ def test_turnover_and_costs_are_those_between_the_first_and_the_last_close(first
     assert figures["days"] == last - first
 
 
-def test_sessions_that_one_run_lacks_are_left_out_for_all():
-    whole, gappy = run(1, days=30), run(2, days=30)
-    kept = gappy.equity.index.delete([7, 8, 20])
-    curves = {name: getattr(gappy, name)[kept] for name in ("equity", "benchmark_equity", "equal_weight_equity")}
-    found = compare([whole, replace(gappy, **curves, weights=gappy.weights.loc[kept])])
-    assert list(found.equity.index) == list(kept)
-    assert found.figures["s1"]["total_return"] == pytest.approx(whole.metrics.total_return, rel=1e-12)
-    assert (found.figures["s1"]["days"], found.notes[0].data["invested"]) == (27, [])
-
-
 def test_a30_text_json_and_page_show_the_same_figures(three):
     stored, html, text = json.loads(three.to_json()), render_comparison(three), str(three)
     page = Page(html).text
@@ -120,8 +110,6 @@ def test_a30_text_json_and_page_show_the_same_figures(three):
         for shown in (percent(own["figures"]["total_return"]), ratio(own["figures"]["sharpe"]), selection(three)):
             assert shown in page
             assert shown in text
-        gap = own["figures"]["total_return"] - stored["rivals"]["QQQ"]["total_return"]
-        assert own["figures"]["excess"] == pytest.approx(gap, abs=1e-9)
         assert own["figures"] == json.loads(json.dumps(three.figures[name]))
     for label, cells in [*figure_rows(three), *rank_rows(three)]:
         row = re.search(rf'<th scope="row">{re.escape(label)}</th>(.*?)</tr>', html)[1]
@@ -156,38 +144,29 @@ def test_what_is_better_every_day_is_better_than_luck_explains():
     steady = run(1)
     steps = steady.equity.pct_change().fillna(-0.002) + 0.002
     better = replace(steady, strategy="strategy", equity=(1 + steps).cumprod() * 1e6)
-    found = compare([better, steady])
-    assert found.pairs[0].cagr.low > 0
-    assert contrasts(found)[0][-1].startswith("significantly better")
-    assert contrasts(compare([steady, better]))[0][-1].startswith("significantly worse")
+    for runs, verdict in (([better, steady], "significantly better"), ([steady, better], "significantly worse")):
+        assert contrasts(compare(runs))[0][-1].startswith(verdict)
 
 
 @pytest.mark.parametrize(
     ("one", "two", "reason"),
     [
-        (run(1), run(1, strategy="same"), "same"),
         (run(1), run(1, strategy="poor", equity=run(1).equity.to_numpy() / 1e3), "same"),
         (run(1, days=12), run(2, days=12), "short"),
         (run(1), run(2, equity=np.append(run(2).equity[:60], np.zeros(41))), "ruined"),
     ],
 )
-def test_pairs_without_an_interval_say_why(one, two, reason):
+def test_a13_pairs_without_an_interval_say_why(one, two, reason):
     found = compare([one, two])
     pair = found.pairs[0]
     assert (pair.cagr, pair.sharpe, pair.reason) == (None, None, reason)
     assert contrasts(found)[0][1:5] == ("", "", "", "")
     assert json.loads(found.to_json())["pairs"][0]["cagr"] is None
+    for text in (str(found), render_comparison(found)):
+        assert ("from only 12 returns:" in text) == (reason == "short")
     if reason == "ruined":  # shown to the end
         assert (found.figures["s2"]["total_return"], found.figures["s2"]["max_drawdown"]) == (-1, -1)
         assert found.ranks["s2"]["cagr"] == 2
-
-
-@pytest.mark.parametrize("days", [1, 5])
-def test_a13_a_short_history_is_starred(days):
-    found = compare([run(1, days=days), run(2, days=days)])
-    assert "CAGR *" in str(found)
-    for text in (str(found), render_comparison(found)):
-        assert f"from only {days} return{'s' * (days > 1)}:" in text
 
 
 def test_ranks_put_the_best_first_and_let_equals_share(three):
@@ -251,9 +230,7 @@ def test_terms_that_differ_make_it_unfair(changes, what, shown):
 
 def test_a10_one_risk_free_rate_serves_all_and_two_serve_none():
     same = compare([run(1, risk_free=0.02), run(2, risk_free=0.02)])
-    assert same.risk_free == 0.02
-    assert same.figures["s1"]["sharpe"] == run(1, risk_free=0.02).metrics.sharpe
-    assert same.pairs[0].sharpe.estimate == pytest.approx(same.figures["s1"]["sharpe"] - same.figures["s2"]["sharpe"])
+    assert (same.risk_free, same.figures["s1"]["sharpe"]) == (0.02, run(1, risk_free=0.02).metrics.sharpe)
     assert compare([run(1, risk_free=0.02), run(2)]).figures["s1"]["sharpe"] == run(1).metrics.sharpe
 
 
@@ -263,18 +240,11 @@ def test_warnings_are_carried_with_the_runs_that_have_them_and_grave_ones_mark_t
     ahead = ResultWarning("look_ahead", {"severity": Severity.LOOKS_AHEAD})
     cheat = run(1, in_sample=True, warnings=(survivors, trained_on, ahead), audit=Audit(False))
     found = compare([run(2, warnings=(survivors,)), run(3, in_sample=True, costs=Costs(fee_bps=3)), cheat])
-    assert [(warning.code, names) for warning, names in found.warnings] == [
-        ("look_ahead", ("s1",)),
-        ("in_sample", ("s1",)),
-        ("survivorship", ("s2", "s1")),
-    ]
+    codes = [(warning.code, names) for warning, names in found.warnings]
+    assert codes == [("look_ahead", ("s1",)), ("in_sample", ("s1",)), ("survivorship", ("s2", "s1"))]
     assert headings(found) == ["s2", "s3 (in-sample)", "s1 (LOOKS AHEAD)"]
-    assert [(names, grave) for names, _, grave in notes_of(found)] == [
-        ("s1", True),
-        ("s1", True),
-        ("", True),  # the terms differ
-        ("s2, s1", False),
-    ]
+    notes = [(names, grave) for names, _, grave in notes_of(found)]
+    assert notes == [("s1", True), ("s1", True), ("", True), ("s2, s1", False)]  # the third: the terms differ
     assert '<li class="red">s1: LOOKS AHEAD' in render_comparison(found)
 
 
@@ -290,11 +260,8 @@ def test_d12_the_luck_of_choosing_counts_all_the_candidates():
 @pytest.mark.parametrize(
     ("strategies", "names", "labels"),
     [
-        ("ab", None, ["a", "b"]),
-        ("aa", None, ["a (1)", "a (2)"]),
         ("aab", ["x", "y", "z"], ["x", "y", "b"]),
         ("aba", ["b", "y", "z"], ["b (1)", "b (2)", "z"]),
-        ("aa", ["x", "x"], ["x (1)", "x (2)"]),
         (["a", "a", "a (2)"], None, ["a (1)", "a (2) (2)", "a (2) (3)"]),
     ],
 )
@@ -307,14 +274,11 @@ def test_every_run_has_a_name_of_its_own(strategies, names, labels):
 @pytest.mark.parametrize(
     ("runs", "options", "value"),
     [
-        ([], {}, "no run"),
         ([run(1)], {}, "one run"),
         ([run(1), None], {}, "None"),
-        ([run(1), "backtests/first"], {}, "backtests/first"),
         ([run(1), make_result(days=100, start="2030-01-01", strategy="later")], {}, "2030-01-01"),
         ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "no two sessions"),
         ([run(1), run(2, periods_per_year=252 * 6)], {}, "1,512"),
-        ([run(1), run(2, periods_per_year=52)], {}, "52 bars a year"),
         ([run(1), run(2)], {"names": ["a", "b", "c"]}, "3 names for 2 runs"),
         ([part(run(1), 30, 80), run(2, equity=np.append(run(2).equity[:10], np.zeros(91)))], {}, "s2 was ruined"),
     ],
@@ -338,11 +302,3 @@ def test_intraday_runs_go_session_by_session():
     later = compare([equal, finpod.backtest(does(lambda view: np.eye(3)[0]), market, start=days[10])])
     assert list(later.equity.index) == days[10:]  # V_0 of the second is no close of the first
     assert later.notes[-1].data == {"from": "close"}
-
-
-def test_e02_names_are_text_in_the_page():
-    hostile = compare([run(1, strategy="<script>alert(1)</script>"), run(2, strategy='" onload="x')])
-    page = Page(render_comparison(hostile, "<b>"))
-    assert "script" not in page.tags
-    assert not any(name.startswith("on") for name, _ in page.attributes)
-    assert "<script>alert(1)</script>" in page.text

@@ -112,7 +112,6 @@ def test_the_sweep_is_what_a_run_at_that_fee_gives():
     swept, free = (cost_sweep(targets, window, terms, risk_free=rate) for rate in (0.03, 0.0))
     alone = replay({"b": targets["b"]}, window, replace(terms, costs=Costs(fee_bps=50.0)))
     assert swept[50]["b"]["total_return"] == pytest.approx(float(alone.equity[-1, 0]) / 1e5 - 1, rel=1e-12)
-    assert free[0]["a"]["total_return"] == swept[0]["a"]["total_return"]
     assert free[0]["a"]["sharpe"] > swept[0]["a"]["sharpe"]
 
 
@@ -136,26 +135,15 @@ def test_capacity_is_worked_by_hand():
         assert [found[size]["one"]["costs"] for size in found] == pytest.approx([x * 252 / 11 for x in lost], rel=1e-9)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_more_money_earns_less_on_it(fill):
-    market = busy_market(names=8, seed=5)
-    window = window_of(replace(market, volume=market.volume * 1e3), fill, 1)
-    moods = path_of(window, moody(window)).targets
-    targets = {"churn": churning(window), "calm": bought_once(window, 1 / 8), "moody": moods}
-    found = capacity(targets, window, Terms(costs=Costs(fee_bps=1)))
-    for name in targets:
-        earned, paid = ([at[name][key] for at in found.values()] for key in ("total_return", "costs"))
-        assert earned == sorted(earned, reverse=True)
-        assert paid == sorted(paid)
-    assert found[1e6]["churn"]["costs"] > found[1e6]["calm"]["costs"]
-    assert all(sorted(at[name]["rank"] for name in targets) == [1, 2, 3] for at in found.values())
-
-
-def test_without_volumes_there_is_no_capacity():
+def test_capacity_needs_volumes_and_falls_with_the_money():
     window = window_of(random_market())
     assert capacity({"churn": churning(window)}, window, Terms()) == {}
-    with pytest.raises(InputError, match="no volumes"):
-        cost_sweep({"churn": churning(window)}, window, Terms(costs=Costs(impact=1.0)))
+    market = busy_market(names=8, seed=5)
+    window = window_of(replace(market, volume=market.volume * 1e3))
+    found = capacity({"churn": churning(window), "calm": bought_once(window, 1 / 8)}, window, Terms())
+    for name in ("churn", "calm"):
+        earned, paid = ([at[name][key] for at in found.values()] for key in ("total_return", "costs"))
+        assert (earned, paid) == (sorted(earned, reverse=True), sorted(paid))
 
 
 class Wandering(Strategy):
@@ -220,20 +208,12 @@ def test_where_all_names_move_alike_everybody_makes_the_same(invested):
     np.testing.assert_allclose(found.equity.to_numpy(), path.equity.numpy()[:, None].repeat(20, 1), rtol=0.01)
 
 
-def test_each_portfolio_goes_its_own_way_unless_there_is_no_choice(market):
-    ends = run(Wandering(2.0), market, count=30)[2].equity.iloc[-1]
-    assert ends.nunique() == 30
-    assert ends.std() > 0.02 * ends.mean()
-    path, _, alike = run(EQUAL, market, count=30)
-    np.testing.assert_allclose(alike.equity.iloc[-1], path.equity[-1], rtol=0.01)
-
-
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
     window = window_of(random_market(60, 8, gaps=0.1), fill)
     path = path_of(window, Wandering(every=2))
-    spreads, random = module._spread_table(6), np.random.default_rng(0)
-    theirs = path_of(window, module._Decisions(path, spreads, window, 7, random), accounts=(7,))
+    decide = module._Decisions(path, module._spread_table(6), window, 7, np.random.default_rng(0))
+    theirs = path_of(window, decide, accounts=(7,))
     np.testing.assert_array_equal(theirs.turnover.numpy().any(1) > 0, path.turnover.numpy() > 0)
     bought = (theirs.traded > 0).any(1).numpy()
     assert not bought[~window.execution.member.numpy()[window.decision_rows.clip(min=0)]].any()
@@ -242,8 +222,9 @@ def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
 
 
 def test_the_same_portfolios_are_drawn_again_also_a_few_at_a_time(market, monkeypatch):
-    path, window, first = run(Wandering(), market, count=8)
+    path, window, first = run(Wandering(2.0), market, count=8)
     np.testing.assert_array_equal(first.equity, random_portfolios(path, window, Terms(), count=8).equity)
+    assert first.equity.iloc[-1].std() > 0.02 * first.equity.iloc[-1].mean()
     monkeypatch.setattr(module, "HELD_AT_ONCE", 3 * 80 * 20)
     parts = random_portfolios(path, window, Terms(), count=8)
     assert list(parts.equity.columns) == [f"random {r}" for r in range(1, 9)]
@@ -261,13 +242,6 @@ def test_the_same_portfolios_are_drawn_again_also_a_few_at_a_time(market, monkey
 def test_where_there_are_none_the_reason_is_told(strategy, market, reason):
     found = run(strategy, market)[2]
     assert (found.equity.empty, found.reason) == (True, reason)
-
-
-def test_one_trade_is_enough(market):
-    for strategy, days in ((Wandering(), 2), (load_strategy("buy-and-hold"), 80)):
-        path, _, found = run(strategy, market.rows(0, days), count=9)
-        assert found.equity.shape == (days, 9)
-        np.testing.assert_allclose(found.turnover * (days - 1), float(path.turnover.sum()), rtol=0.01)
 
 
 def test_a14_ruin_ends_no_portfolio():

@@ -1,6 +1,7 @@
 """Significance against worked values, the measures and simulations."""
 
 import math
+import re
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -23,17 +24,14 @@ from finpod.significance import (
 )
 
 
-def test_d12_the_expected_best_of_ten():
+def test_d12_the_expected_best_of_n():
     assert expected_best(10, 0.5) == pytest.approx(0.787299, rel=1e-6)
     assert expected_best(1000, 1.0) == pytest.approx(3.26, abs=0.005)
-
-
-def test_the_expected_best_is_that_of_a_simulation():
     drawn = np.random.default_rng(0).normal(0, 0.3, (20_000, 50)).max(axis=1).mean()
     assert expected_best(50, 0.3) == pytest.approx(drawn, rel=0.02)
     assert expected_best(1, 0.3) == 0
     for wrong in ((0, 1.0), (5, -1.0), (5, math.nan)):
-        with pytest.raises(InputError, match="the best of N"):
+        with pytest.raises(InputError, match=f"trials {wrong[0]}"):
             expected_best(*wrong)
 
 
@@ -41,8 +39,6 @@ def test_the_probabilistic_sharpe_of_normal_returns():
     steps = np.random.default_rng(1).normal(0.0005, 0.01, 2000)
     sharpe = steps.mean() / steps.std(ddof=1)
     assert probabilistic_sharpe(steps, sharpe * math.sqrt(252)) == pytest.approx(0.5)
-    assert probabilistic_sharpe(steps) > 0.9
-    assert probabilistic_sharpe(steps, 5.0) < 1e-6
     assert math.isnan(probabilistic_sharpe(np.array([0.01, 0.02])))
     crash, mirrored = (np.append(steps, steps.mean() + jump) for jump in (-0.12, 0.12))
     assert probabilistic_sharpe(crash) < probabilistic_sharpe(mirrored)
@@ -211,15 +207,13 @@ def test_an_interval_does_not_depend_on_what_else_is_asked_for():
     assert block_length(own - slow) > block_length(own) == block_length(own - base)
 
 
-def test_the_same_seed_draws_the_same_days_however_many_fit_into_memory(monkeypatch):
+def test_the_same_seed_draws_the_same_days(monkeypatch):
     own = noise(5)
     found = intervals(own, {}, resamples=300)
     assert found == intervals(own, {}, resamples=300)
     assert found != intervals(own, {}, resamples=300, seed=1)
     wide = intervals(own, {}, resamples=300, level=0.99)["strategy"]["cagr"]
     assert wide.low < found["strategy"]["cagr"].low < found["strategy"]["cagr"].high < wide.high
-    monkeypatch.setattr("finpod.significance._CHUNK", 1)  # a resample at a time
-    assert [rows.shape for rows in _stationary(10, 3, 2, 0)] == [(1, 10)] * 3
 
 
 def test_blocks_have_the_mean_length_asked_for_and_all_days_are_drawn_alike():
@@ -272,9 +266,9 @@ def test_ruin_and_bad_series():
     ruined = np.array([0.01, -1.0, 0.0, 0.02])
     assert excess_interval(ruined, np.zeros(4), resamples=100).estimate == -1
     for own, base in ((np.zeros(3), np.zeros(4)), (np.zeros(1), np.zeros(1)), (np.zeros((2, 2)), np.zeros((2, 2)))):
-        with pytest.raises(InputError, match="of the same days, at least two"):
+        with pytest.raises(InputError, match=re.escape(str(base.shape))):
             excess_interval(own, base)
-    with pytest.raises(InputError, match="hold NaN"):
+    with pytest.raises(InputError, match="NaN"):
         excess_interval(np.array([0.1, np.nan]), np.zeros(2))
     for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}, {"block": 0.5}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}"):
