@@ -87,12 +87,9 @@ def test_a_place_gives_the_whole_result(ten):
     third = ten[2]
     assert third.equity.tolist() == ten.equity["weights 2"].tolist()
     assert [result.strategy for result in ten] == list(ten.equity.columns)
-    assert ten[-1].strategy == "weights 9"
-    assert (third.weights.shape, third.trials) == ((58, 5), 10)
-    assert any(warning.code == "many_trials" and warning.data["trials"] == 10 for warning in third.warnings)
-    for place, error in ((10, IndexError), ("weights 1", TypeError)):
-        with pytest.raises(error):
-            _ = ten[place]
+    assert (ten[-1].strategy, third.weights.shape, third.trials) == ("weights 9", (58, 5), 10)
+    with pytest.raises(IndexError):
+        _ = ten[10]
 
 
 def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
@@ -102,15 +99,10 @@ def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
     sharpe = next(line for line in lines if line.startswith("Sharpe")).split()[1:]
     wanted = [ratios.mean(), ratios.std(ddof=1), ratios.min(), np.median(ratios), ratios.max()]
     assert [float(cell) for cell in sharpe] == pytest.approx(wanted, abs=0.0051)
-    assert lines[-3].startswith(f"weights {ratios.argmax()} has the highest Sharpe ratio, {ratios.max():.2f}.")
+    assert lines[-3].startswith(f"weights {ratios.argmax()} ")
     assert f" {ratios.mean() + expected_best(10, ratios.std(ddof=1)):.2f}." in lines[-3]
-
-
-def test_figures_that_are_undefined_are_left_out():
-    text = str(backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0))))
-    assert next(line for line in text.splitlines() if line.startswith("Sharpe")).split()[1:] == ["n/a"] * 5
-    assert "tried" not in text
-    assert "tried" not in str(backtest(random_weights(random_market(), 1), random_market()))
+    undefined = str(backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0)))).splitlines()
+    assert next(line for line in undefined if line.startswith("Sharpe")).split()[1:] == ["n/a"] * 5
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -118,9 +110,8 @@ def test_figures_that_are_undefined_are_left_out():
     ("wrong", "message"),
     [
         ([0.5, NAN], "nan for B"),
-        ([-np.inf, 0.5], "-inf for A"),
         ([np.inf, -np.inf], "inf for A"),
-        ([0.5, -0.25], "-0.25 for B"),
+        ([0.5, -1.1e-6], "-1.1e-06 for B"),
         ([0.75, 0.5], "1.250000"),
     ],
 )
@@ -138,6 +129,3 @@ def test_dust_below_zero_is_forgiven_however_often():
     dusty = np.full((2, 10, 26), -9e-7)
     dusty[:, :, 0] = 0.5
     np.testing.assert_array_equal(backtest(dusty, market).equity, backtest(dusty.clip(min=0), market).equity)
-    dusty[1, 4, 7] = -1.1e-6
-    with pytest.raises(StrategyError, match=r"strategy weights 1 on 2024-01-05 returned -1.1e-06 for H"):
-        backtest(dusty, market)

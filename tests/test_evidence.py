@@ -1,10 +1,4 @@
-"""Verdicts on simulated markets with a planted signal and without one.
-
-Skill is a lead over equal weight. Judged by its whole returns a strategy shares the market's rise and fall, which is most
-of what a long-only account does: in the markets here the strategy that knows the signal would be doubted for a few bad
-years of the market, and in a rising one anybody would be believed. So it is the active returns, those less equal
-weight's, that are deflated.
-"""
+"""Verdicts on simulated markets with a planted signal, and on the best of many strategies without skill."""
 
 from dataclasses import replace
 
@@ -34,17 +28,6 @@ def random_tilts(market, count, seed):
     sessions, names = market.shape
     parts = np.exp(np.random.default_rng(seed).normal(0, 1, (count, -(-sessions // HOLD), names)))
     return np.repeat(parts / parts.sum(axis=-1, keepdims=True), HOLD, axis=1)[:, :sessions]
-
-
-def test_the_interval_of_a_strategy_without_skill_covers_zero():
-    covered = []
-    for seed in range(20):
-        market = finpod.simulate_market(days=DAYS, signal=0.0, seed=seed)
-        (result,) = finpod.backtest(random_tilts(market, 1, seed), market, costs=FREE)
-        assert result.relative_to_equal_weight.tracking_error > 0.02  # it does differ from equal weight
-        span = evidence(result)["intervals"][ANCHOR]["cagr"]
-        covered.append(span["low"] <= 0 <= span["high"])
-    assert sum(covered) >= 17, covered
 
 
 @pytest.mark.parametrize("seed", range(3))

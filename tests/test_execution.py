@@ -36,13 +36,6 @@ def test_fill_follows_the_data_unless_told():
         assert raised.value.argument == "fill"
 
 
-@pytest.mark.parametrize(("fill", "seen", "filled"), [("open", 5, 6), ("close", 4, 5)])
-def test_a_decision_is_filled_in_the_row_after_the_last_it_saw(fill, seen, filled):
-    execution = build_execution(make_market([10] * 8, open=[10] * 8), fill)
-    assert (execution.decision_row(5), execution.fill_row(5)) == (seen, filled)
-    assert (execution.decision_row(torch.tensor(5)), execution.fill_row(torch.tensor(5))) == (seen, filled)
-
-
 def test_marks_are_carried_forward_and_never_back():
     execution = build_execution(make_market([NAN, 10, NAN, 12]))
     assert execution.mark[:, 0].tolist() == [1, 10, 10, 12]
@@ -147,16 +140,11 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     volume = np.full((30, 1), np.nan)
     volume[10:] = 1e6
     execution = build_execution(make_market([10.0] * 30, volume=volume), "close")
-    assert execution.impact[:, 0].isfinite().tolist() == [False] * 10 + [True] * 20
     costly = [execution.trade(account(100, 1), row, t(3), Costs(impact=1.0)) for row in (5, 10, 11)]
     assert [fill.traded.item() for fill in costly] == [0.0, 0.0, 3.0]
     assert (costly[0].cash.item(), costly[0].cost.item()) == (100.0, 0.0)
     assert execution.trade(account(100, 1), 5, t(3), Costs()).traded.item() == 3.0
-
-
-def test_impact_without_volumes_is_refused():
-    execution = build_execution(make_market([10, 11]), "close")
-    assert execution.impact is None
-    assert execution.impact_for(Costs()) is None
-    with pytest.raises(InputError, match=r"impact is 2, .* no volumes"):
-        execution.impact_for(Costs(impact=2))
+    bare = build_execution(make_market([10, 11]), "close")
+    assert bare.impact is bare.impact_for(Costs()) is None
+    with pytest.raises(InputError, match="impact is 2"):
+        bare.impact_for(Costs(impact=2))

@@ -50,9 +50,10 @@ def test_c01_the_fee_counts_in_what_can_be_bought():
     assert parts.cash.item() == pytest.approx(0, abs=1e-9)
 
 
-def test_c03_sells_no_more_than_it_holds():
+def test_c03_c22_sells_no_more_than_it_holds_and_buys_no_more_than_the_cash_allows():
     sale = fill(0, [3], [-5], [10])
     assert (sale.traded.tolist(), sale.shares.tolist(), sale.cash.item()) == ([-3.0], [0.0], 30.0)
+    assert fill(90, [0], [10], [10]).traded.tolist() == [9.0]
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -107,11 +108,6 @@ def test_c18_an_order_beyond_all_measure_buys_what_the_cash_allows():
 
 def test_c20_a_negative_target_is_a_target_of_zero():
     assert orders_for(t(-0.5, 0.5), t(140)[0], t(4, 0), t(10, 10)).tolist() == [-4.0, 7.0]
-
-
-def test_c22_the_log_holds_fills_and_not_wishes():
-    assert fill(0, [3], [-5], [10]).traded.tolist() == [-3.0]
-    assert fill(90, [0], [10], [10]).traded.tolist() == [9.0]
 
 
 def test_c26_whole_shares_are_whole():

@@ -42,10 +42,6 @@ def simulated():
     return simulate_market(names=12, days=460, signal=0.1, seed=3)
 
 
-def test_every_built_in_strategy_is_compared():
-    assert list(PLAIN) == list(RULES)[:4]
-
-
 @pytest.mark.parametrize("fee", FEES)
 @pytest.mark.parametrize("name", PLAIN)
 def test_the_bundled_sample(name, fee):

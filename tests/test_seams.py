@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_agents import VALIDATION, tiny_train
-from made_markets import make_market, random_market
+from made_markets import intraday_market, make_market, random_market
 
 import finpod
 from finpod.errors import StrategyError
-from finpod.market.data import MarketData
 from finpod.strategy import Strategy
 from finpod.trading.ledger import Costs
 from finpod.walkforward.schedule import Segment, schedule
@@ -118,28 +117,18 @@ def test_an_agent_never_decides_on_days_it_was_made_on(market, until, sees, fits
         return
     with pytest.raises(StrategyError, match=f"{market.dates[20]!s:.10}.*{market.dates[until]!s:.10}"):
         WalkForward([first, second], agents, name="wf")
-
-
-def test_segments_that_do_not_follow_each_other_are_refused(market):
-    made = [segments_of(market, first)[0] for first in (20, 10)]
-    with pytest.raises(StrategyError, match="wf"):
-        WalkForward(made, [Holds(), Holds()], name="wf")
+    with pytest.raises(StrategyError, match="wf"):  # segments that do not follow each other
+        WalkForward([segments_of(market, 20)[0], first], [Holds(), Holds()], name="wf")
 
 
 def test_intraday_agents_take_over_at_a_bar():
-    days = pd.bdate_range("2024-01-01", periods=60)
-    dates = np.concatenate(
-        [day + pd.Timedelta("10h") + pd.timedelta_range("0min", periods=4, freq="60min") for day in days]
-    )
-    close = 50 * np.cumprod(1 + np.random.default_rng(0).normal(0, 0.01, (240, 2)), axis=0)
-    market = MarketData(dates=dates, tickers=("A", "B"), close=close, open=close, benchmark_close=close[:, 0])
-    segments = schedule(market, start=days[40], train=20, validation=10, test=6, hold=5)
-    assert [one.test[0] for one in segments][:2] == ["2024-02-26T10:00", "2024-03-05T11:00"]
+    market = intraday_market(60)
+    segments = schedule(market, start=market.dates[160], train=20, validation=10, test=6, hold=5)
     assert segments[1].decides_from == segments[1].test[0]
-    assert (segments[1].train[1], segments[1].validation[1]) == ("2024-02-15", "2024-02-29")
+    assert segments[1].test[0][10:] > segments[0].test[0][10:]  # at a later bar of its session
     agents = [Holds(name, every=5) for name in "ABAB"[: len(segments)]]
     strategy = WalkForward(segments, agents, name="wf")
     result = backtest(strategy, market, start=segments[0].test[0])
-    np.testing.assert_array_equal(np.concatenate([agent.asked for agent in agents]), dates[160:-1:5])
+    np.testing.assert_array_equal(np.concatenate([agent.asked for agent in agents]), market.dates[160:-1:5])
     lines = with_segments(result, strategy).agent["segments"]
     assert np.prod([1 + line["total_return"] for line in lines]) == pytest.approx(1 + result.metrics.total_return)

@@ -29,8 +29,6 @@ from finpod.files import to_json
 from finpod.significance import Interval, expected_best, minimum_length, probabilistic_sharpe
 
 DAYS = 756
-YEARS = ("minimum_years", "minimum_active_years")
-PROBABILITIES = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
 
 
 @pytest.fixture(autouse=True)
@@ -126,14 +124,7 @@ def test_skill_is_found_as_often_as_theory_says(ratio):
     assert low < NormalDist().cdf(ratio * math.sqrt(years) - 1.96) < high
 
 
-def test_hindsight_is_held_against_the_excess_over_the_benchmark():
-    made = against(0.0008, manifest={"survivorship": True})
-    own, bench = verdict_lines(replace(made, benchmark_equity=made.equal_weight_equity))
-    assert "hindsight" in bench.replace(own, "")
-
-
-def test_there_is_no_verdict_without_a_history_or_a_difference():
-    assert verdicts(make_result(days=10)) == ()
+def test_there_is_no_verdict_without_a_difference():
     same = against(0.0, sd=0.0)
     assert [verdict.over for verdict in verdicts(same)] == [BENCHMARK]
     assert len(verdicts(replace(same, benchmark_equity=same.equity * np.nan))) == 0
@@ -176,16 +167,18 @@ def test_what_the_search_measured_is_taken_from_it():
 
 
 def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
-    """The intervals are worked out once, whoever asks first."""
+    """The intervals are computed once, whoever asks first."""
     calls, whole = [], significance.intervals
     monkeypatch.setattr(skill, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
-    result = against(0.00005)
+    result = against(0.0008)
     own, bench = verdict_lines(result)
     found = evidence(result)
     assert len(calls) == 1
     for said, key in ((own, ANCHOR), (bench, BENCHMARK), (luck_sentence(result), ANCHOR)):
         span = found["intervals"][key]["cagr"]
         assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
+    chosen = replace(result, benchmark_equity=result.equal_weight_equity, manifest={"survivorship": True})
+    assert ["hindsight" in line for line in verdict_lines(chosen)] == [False, True]
 
 
 def test_the_share_of_random_portfolios_that_are_beaten():
@@ -203,9 +196,9 @@ def test_the_share_of_random_portfolios_that_are_beaten():
 def test_a_short_history_has_neither_intervals_nor_probabilities():
     short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
     found = evidence(short)
-    assert found["intervals"] == {}
-    assert luck_sentence(short) == ""
-    assert np.isnan([found[key] for key in (*PROBABILITIES, *YEARS)]).all()
+    assert (found["intervals"], luck_sentence(short), verdicts(short)) == ({}, "", ())
+    keys = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
+    assert np.isnan([found[key] for key in (*keys, "minimum_years", "minimum_active_years")]).all()
 
 
 def test_a_ruined_account_has_no_intervals():
@@ -223,10 +216,7 @@ def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
     holes = result.benchmark_equity.copy()
     holes.iloc[[5, 6, 100]] = np.nan
     gaps, whole = (evidence(one)["intervals"] for one in (replace(result, benchmark_equity=holes), result))
-    assert list(gaps) == list(whole)
-    assert gaps["strategy"] == whole["strategy"]
-    assert gaps[ANCHOR] == whole[ANCHOR]
-    assert gaps[BENCHMARK] != whole[BENCHMARK]
+    assert {name: gaps[name] == whole[name] for name in whole} == {"strategy": True, ANCHOR: True, BENCHMARK: False}
 
 
 def test_intraday_results_are_judged_session_by_session():

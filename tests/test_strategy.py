@@ -19,39 +19,23 @@ def changes(market):
 
 
 def test_windows_end_at_the_decision_row_and_are_padded_with_nan():
+    """Missing bars are never filled."""
     market = random_market(days=10, gaps=0.3)
     view = MarketView(market, 3)
     assert view.date == market.dates[3]
     np.testing.assert_array_equal(view.closes(2), market.close[2:4])
-    long = view.closes(7)
-    assert long.shape == (7, 5)
-    assert np.isnan(long[:3]).all()
-    np.testing.assert_array_equal(long[3:], market.close[:4])
+    np.testing.assert_array_equal(view.closes(7), np.vstack([np.full((3, 5), NAN), market.close[:4]]))
     np.testing.assert_array_equal(view.opens(4), market.open[:4])
     np.testing.assert_array_equal(view.benchmark(6), [NAN, NAN, *market.benchmark_close[:4]])
     np.testing.assert_array_equal(view.tradable, np.isfinite(market.close[3]))
     np.testing.assert_array_equal(view.member, market.member[3])
 
 
-def test_missing_bars_are_never_filled():
-    view = MarketView(make_market([10, NAN, 12]), 2)
-    np.testing.assert_array_equal(view.closes(3)[:, 0], [10, NAN, 12])
-    assert MarketView(make_market([10, NAN, 12]), 1).tradable.tolist() == [False]
-
-
 @pytest.mark.parametrize("row", [2, 8])
 def test_nothing_a_view_gives_can_be_written_to(row):
     view = MarketView(random_market(days=10), row, held=np.full(5, 0.1))
-    for array in (
-        view.closes(5),
-        view.opens(5),
-        view.benchmark(5),
-        view.tradable,
-        view.member,
-        view.held,
-        view.features(changes),
-        view.window(5, changes),
-    ):
+    windows = (view.closes(5), view.opens(5), view.benchmark(5), view.window(5, changes))
+    for array in (*windows, view.tradable, view.member, view.held, view.features(changes)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
@@ -67,32 +51,25 @@ def test_no_view_reaches_past_its_row():
     assert not (view.window(4, changes) > 1e3).any()
 
 
-def test_features_of_the_decision_day():
-    market = random_market(days=10, gaps=0)
-    view = MarketView(market, 4)
-    np.testing.assert_array_equal(view.features(changes)[:, 0], changes(market)[4].astype(np.float32))
-    np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))
-    assert np.isnan(view.window(6, [changes])[0]).all()
-    assert view.features().shape == (5, len(view.feature_names))
-    lacking = view.left_out("published")  # these bars have no highs and lows
-    assert "cci_30" in lacking
-    assert not set(lacking) & {"macd", "rsi_30"}
-    assert view.features("published").shape == (5, 9 - len(lacking))
-
-
-def test_features_are_computed_once_for_all_rows():
-    calls = []
+def test_features_of_the_decision_day_are_computed_once_for_all_rows():
+    calls, market = [], random_market(days=10, gaps=0)
 
     def counted(market):
         calls.append(1)
         return changes(market)
 
-    market = random_market(days=10)
     table = FeatureTable(market)
     for row in range(10):
-        MarketView(market, row, table=table).features([counted])
+        view = MarketView(market, row, table=table)
+        np.testing.assert_array_equal(view.features([counted])[:, 0], changes(market)[row].astype(np.float32))
     assert len(calls) == 1
-    assert table.get([counted])[0] == ("counted",)
+    view = MarketView(market, 4)
+    np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))
+    assert np.isnan(view.window(6, [changes])[0]).all()
+    assert view.features().shape == (5, len(view.feature_names))
+    lacking = view.left_out("published")  # these bars have no highs and lows
+    assert set(lacking) == {"cci_30", "dx_30"}
+    assert view.features("published").shape == (5, 9 - len(lacking))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +112,7 @@ def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
     assert (Own.name, Named.name, Below.name, Own().name) == ("Own", "by another name", "Below", "Own")
 
 
-def test_strategies_load_no_torch_and_no_pandas():
-    check = (
-        "import sys, finpod; finpod.Strategy, finpod.top_k; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
-    )
+def test_strategies_and_rules_load_no_torch_and_no_pandas():
+    heavy = {"torch", "pandas", "skfolio", "scipy", "sklearn"}
+    check = f"import sys, finpod.rules; finpod.Strategy, finpod.top_k; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
