@@ -18,7 +18,7 @@ app = typer.Typer(rich_markup_mode=None)
 CLUSTER = options.Settings(
     "deploy.kuberay",
     "Cluster",
-    "image ray_version=ray head_cpus head_memory idle secret pull_secret",
+    "image ray_version=ray head_cpus head_memory secret pull_secret",
     image={"help": "Image with finpod and ray[default]; see finpod deploy dockerfile."},
 )
 """Options that are fields of a cluster."""
@@ -55,22 +55,16 @@ def kuberay(
         ),
     ] = None,
     env: Env = None,
-    keep: Annotated[int, typer.Option(help="Seconds for which the pods stay after the end of the job.")] = 600,
-    deadline: Annotated[int | None, typer.Option(help="Seconds after which the job is stopped.")] = None,
     retries: Annotated[
         int, typer.Option(help="Number of restarts of a failed job; needs --resume in the command.")
     ] = 0,
     out: Out = None,
     overwrite: options.Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML; kubectl reads both.")] = False,
     **values: Any,
 ) -> None:
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster, for kubectl apply -f."""
-    from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job, to_yaml
-    from finpod.files import to_json
+    from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job
 
-    if out is not None:
-        require_free_file(out, overwrite)
     size: dict[str, Any] = WORKERS.values(values)
     workers = []
     if cpu_workers or not gpu_workers:
@@ -85,13 +79,10 @@ def kuberay(
         env=_pairs(env),
         claims=tuple(Claim(claim=name, mount=mount) for name, _, mount in claims),
     )
-    if kind == "cluster":
-        if command:
-            raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
-        manifest = ray_cluster(name, cluster)
-    else:
-        manifest = ray_job(name, cluster, command or [], keep=keep, deadline=deadline, retries=retries)
-    _give(to_json(manifest) if as_json else to_yaml(manifest), out)
+    if kind == "cluster" and command:
+        raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
+    text = ray_cluster(name, cluster) if kind == "cluster" else ray_job(name, cluster, command or [], retries=retries)
+    _give(text, out, overwrite)
 
 
 @app.command()
@@ -107,9 +98,7 @@ def dockerfile(
     """Print a Dockerfile that builds an image from the checkout, with the versions of this machine as build arguments."""
     from finpod.deploy.jobs import dockerfile as text
 
-    if out is not None:
-        require_free_file(out, overwrite)
-    _give(text(cuda=cuda, copies=copy or ()), out)
+    _give(text(cuda=cuda, copies=copy or ()), out, overwrite)
 
 
 @app.command()
@@ -157,10 +146,11 @@ def _pairs(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _give(text: str, out: Path | None) -> None:
+def _give(text: str, out: Path | None, overwrite: bool) -> None:
     """Print a text, or write it to a file and print the path."""
     if out is None:
         print(text, end="")
-    else:
-        write_text(out, text)
-        print(out)
+        return
+    require_free_file(out, overwrite)
+    write_text(out, text)
+    print(out)

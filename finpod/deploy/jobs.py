@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -71,23 +73,36 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names. Raises InputError
     for a package that is not installed here, and a path that does not exist or is outside the current folder.
     """
-    from jinja2 import Template
-
-    versions = {
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "torch": installed("torch"),
-        "ray": installed("ray"),
-    }
     for path in copies:
         plain = PurePosixPath(path)
         if not re.fullmatch(r"[\w./-]+", path) or plain.is_absolute() or ".." in plain.parts or str(plain) == ".":
             raise InputError(f"{path!r} cannot be copied; give a path in the checkout", argument="copy")
         if not Path(path).exists():
             raise InputError(f"{path!r} does not exist here; run this in the checkout that has it", argument="copy")
-    text = (Path(__file__).parent / "Dockerfile.j2").read_text()
-    settings = {"kind": "CUDA" if cuda else "CPU", "index": INDEX[cuda], "user": USER}
-    template = Template(text, keep_trailing_newline=True)
-    return template.render(**versions, **settings, copies=[PurePosixPath(path) for path in copies])
+    return filled(
+        "Dockerfile.j2",
+        kind="CUDA" if cuda else "CPU",
+        index=INDEX[cuda],
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        torch=installed("torch"),
+        ray=installed("ray"),
+        copies=[PurePosixPath(path) for path in copies],
+    )
+
+
+def filled(template: str, **values: Any) -> str:
+    """Return a template of this folder with its values. Its filter `text` quotes a text for YAML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["text"] = partial(json.dumps, ensure_ascii=False)  # YAML reads quoted JSON
+    return environment.get_template(template).render(values, user=USER)
 
 
 class Job(NamedTuple):
@@ -123,12 +138,10 @@ def submit(
         require_variable(name, value)
     if working_dir is not None and "://" not in working_dir and not Path(working_dir).is_dir():
         raise InputError(f"{working_dir} is not a folder; give the working folder of the command")
-    environment = {"env_vars": dict(env or {}), "working_dir": working_dir}
+    runtime = {"env_vars": dict(env or {}), "working_dir": working_dir}
     client = _client(address)
     try:
-        job = client.submit_job(
-            entrypoint=line, runtime_env={name: value for name, value in environment.items() if value}
-        )
+        job = client.submit_job(entrypoint=line, runtime_env={name: value for name, value in runtime.items() if value})
     except (RuntimeError, ValueError, OSError) as error:
         raise InputError(f"{address} did not take the job: {first_line(error)}") from error
     say(f"job {job} at {address}")
@@ -157,13 +170,10 @@ def _client(address: str) -> Any:
         return JobSubmissionClient(address)
     except ImportError as error:
         raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
-    except OSError as error:  # includes ConnectionError
+    except Exception as error:  # no answer, no ray[default], a wrong token, another version: Ray raises many kinds
         raise InputError(
-            f"{address} does not answer; forward it with kubectl port-forward service/NAME-head-svc 8265, or give --address"
-        ) from error
-    except Exception as error:  # no ray[default], a wrong token, another version: Ray raises many kinds
-        raise InputError(
-            f"cannot submit to {address}: {first_line(error)}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward service/NAME-head-svc 8265, "
+            "or give --address; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from error
 
 
