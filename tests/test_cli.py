@@ -270,7 +270,7 @@ def test_options_are_the_fields_of_their_settings(group):
     for option, field in group.fields().items():
         default = known[group.names[option]]
         assert field.help
-        if "default" not in group.changed.get(option, {}):
+        if option not in ("steps", "gpus"):
             assert field.default == (... if default is dataclasses.MISSING else default), option
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -43,60 +44,31 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 class Field(NamedTuple):
     """A field of a dataclass, read from its source."""
 
-    kind: Any
-    """Type of the field, or the type's source text."""
+    kind: str
+    """Source text of its type."""
     default: Any
-    """Default of the field; `...` without one."""
+    """Its default; `...` without one, and for a default that is no literal."""
     help: str
-    """Help text of the field."""
+    """Its docstring."""
 
 
 @cache
 def fields_of(module: str, name: str) -> dict[str, Field]:
-    """Return the fields of a dataclass, read from its source: importing the module would load torch for a `--help`.
-
-    The help of a field is its metadata `help` or, without it, the docstring below the field.
-    """
-    body = next(node.body for node in _tree(module).body if isinstance(node, ast.ClassDef) and node.name == name)
+    """Return the fields of a dataclass, read from its source: importing the module would load torch for a `--help`."""
+    tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     fields = {}
     for node, doc in pairwise(body):
-        if not isinstance(node, ast.AnnAssign):
-            continue
-        keywords = {one.arg: one.value for one in node.value.keywords} if isinstance(node.value, ast.Call) else {}
-        default = keywords.get("default") if keywords else node.value
-        text = " ".join((_entry(keywords.get("metadata"), "help") or _docstring(doc)).split())
-        fields[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), _constant(default, module), text)
+        if isinstance(node, ast.AnnAssign):
+            value: Any = node.value
+            if isinstance(value, ast.Call):  # of `field`
+                value = next((one.value for one in value.keywords if one.arg == "default"), None)
+            default = ...
+            with suppress(ValueError):
+                default = ast.literal_eval(value)
+            text = doc.value.value if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) else ""
+            fields[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), default, " ".join(str(text).split()))
     return fields
-
-
-@cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
-
-
-def _entry(node: ast.expr | None, name: str) -> str:
-    """Return the text of an entry of a dictionary; empty without one."""
-    pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
-    return next((_docstring(text) for key, text in pairs if isinstance(key, ast.Constant) and key.value == name), "")
-
-
-def _docstring(node: ast.AST) -> str:
-    value = node.value if isinstance(node, ast.Expr) else node
-    return str(value.value) if isinstance(value, ast.Constant) else ""
-
-
-def _constant(node: ast.expr | None, module: str) -> Any:
-    """Return a default: a literal, or a constant of the module or of one it imports from; `...` for anything else."""
-    if isinstance(node, ast.Name):
-        for statement in _tree(module).body:
-            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == node.id:
-                return _constant(statement.value, module)
-            if isinstance(statement, ast.ImportFrom) and node.id in {alias.name for alias in statement.names}:
-                return _constant(node, str(statement.module).removeprefix("finpod."))
-    try:
-        return ... if node is None else ast.literal_eval(node)
-    except ValueError:
-        return ...
 
 
 class Settings:
@@ -138,7 +110,7 @@ def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callab
         declared = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         added = [_parameter(name, field) for group in groups for name, field in group.fields().items()]
         added += [_parameter(name, field, hidden=True) for group in advanced for name, field in group.fields().items()]
-        added += [_parameter("help_advanced", Field(bool, False, "Show all options and exit."))] if advanced else []
+        added += [_parameter("help_advanced", Field("bool", False, "Show all options and exit."))] if advanced else []
         last = [one for one in declared if one.name in LAST]
         ordered = [one for one in declared if one.name not in LAST] + added + last
         every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in ordered]
@@ -151,8 +123,7 @@ def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callab
 
 def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Parameter:
     """Return an option as a function parameter for typer."""
-    kind = eval(field.kind, {"Literal": Literal, "Path": Path}) if isinstance(field.kind, str) else field.kind
-    kind = list[str] | None if kind == tuple[str, ...] else kind
+    kind = eval(field.kind.replace("tuple[str, ...]", "list[str] | None"), {"Literal": Literal, "Path": Path})
     spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()
     if name == "help_advanced":
         more = {"is_eager": True, "expose_value": False, "callback": _help_advanced}

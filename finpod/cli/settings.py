@@ -54,14 +54,14 @@ class Run:
     """Folder for TensorBoard event files."""
 
 
-ACTIONS = Literal["tilt", "softmax", "shares"]
 RUN = options.Settings("cli.settings", "Run", " ".join(Run.__annotations__))
 PLAN = options.Settings(
     "tournament.setup",
     "Plan",
     "agents rounds keep steps seed mode max_correlation=alike checkpoint_steps",
+    max_correlation={"default": 0.95},
     steps={
-        "kind": int | None,
+        "kind": "int | None",
         "default": None,
         "help": "Environment steps of an agent over all rounds; by default those of the task, 600,000 for stocks.",
     },
@@ -74,17 +74,20 @@ TRADING = options.Settings(
     "rebalance_every=hold action anchor",
     rebalance_every={"help": "Sessions between decisions."},
     action={
-        "kind": ACTIONS,
+        "kind": "Literal['tilt', 'softmax', 'shares']",
         "help": "'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell.",
     },
-    anchor={"help": "Portfolio to tilt around and to beat: equal-weight, dollar-volume or extra:COLUMN."},
+    anchor={
+        "default": "equal-weight",
+        "help": "Portfolio to tilt around and to beat: equal-weight, dollar-volume or extra:COLUMN.",
+    },
 )
 CAPS = options.TERMS.only("max_weight", "max_turnover")
 PODS = options.Settings(
     "tournament.training",
     "Pods",
     "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
-    pods={"kind": str},
+    pods={"kind": "str"},
 )
 COMMON = (
     options.MARKET.only("market", "members"),
