@@ -106,9 +106,9 @@ def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, mon
 def test_what_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     for place in ("file", "file/events"):
-        with pytest.raises(InputError, match="file is a file"):
+        with pytest.raises(InputError, match="file is not a folder"):
             EventFiles(tmp_path / place)
-    with pytest.raises(InputError, match="cannot write /proc/x"):
+    with pytest.raises(InputError, match="cannot write /proc/x/events"):
         EventFiles("/proc/x")
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     with pytest.raises(InputError, match="pip install tensorboardX") as raised:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.errors import InputError
+from finpod.files import require_free_file
 from finpod.tournament.leaderboard import Trial
 from finpod.tournament.scheduler import Status
 
@@ -23,17 +24,14 @@ def speed(status: Status, now: float) -> float:
 
 
 def require_writer(folder: Path) -> Any:
-    """Return the class that writes event files. Raises InputError without tensorboardX, and for a path that is a file."""
+    """Return the class that writes event files. Raises InputError without tensorboardX, and if the folder cannot be written."""
     try:
         from tensorboardX.event_file_writer import EventsWriter
     except ImportError as error:
         raise InputError(
             "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
         ) from error
-    if occupied := next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None):
-        raise InputError(
-            f"cannot write {folder}: {occupied} is a file; choose a folder you may write to", argument="tensorboard"
-        )
+    require_free_file(folder / "events", True)
     return EventsWriter  # not SummaryWriter: its thread would wait for ever once the disk is full
 
 
@@ -51,11 +49,6 @@ class EventFiles:
         self._status: Status | None = None
         self._file: Any = None
         self._writer = require_writer(self._folder)
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"cannot write {self._folder}: {why}; choose a folder you may write to") from error
 
     def __call__(self, status: Status, now: float | None = None) -> None:
         """Write the trials that ended since the last call; `now` is Unix time."""
