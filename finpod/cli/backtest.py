@@ -90,7 +90,7 @@ def backtest(
         report("writing", 0.9)
         written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     print(result.to_json(), end="") if as_json else print(f"{result}\n")
-    console.show_written(written, as_json)
+    console.show_paths(written, as_json)
 
 
 @options.with_options(options.MARKET)
@@ -168,12 +168,12 @@ def compare(
         report("comparing", 0.3)
         found = compared(results, names=names_of(places))
         report("drawing", 0.8)
-        written = outputs.Written(())
+        written = list[Path]()
         if target is not None:
             title = "" if name == "compare" else name
             written = outputs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
     print(found.to_json(), end="") if as_json else print(f"{found}\n")
-    console.show_written(written, as_json)
+    console.show_paths(written, as_json)
 
 
 def export(

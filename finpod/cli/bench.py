@@ -56,7 +56,7 @@ def bench(
             lines = locomotion.run(str(what), device=device, **sizes)
         else:
             lines = machine.run(what=what, device=device, **sizes)
-    console.show_json(lines) if as_json else console.show_facts(lines)
+    console.show(lines, as_json)
 
 
 def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) -> None:
@@ -86,10 +86,8 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
             result, places, outputs.describe_run("finpod demo", started), overwrite=overwrite
         )
     if as_json:
-        report = next((str(path) for path in written.paths if path.suffix == ".html"), None)
+        report = next((str(path) for path in written if path.suffix == ".html"), None)
         console.show_json({"report": report, "result": json.loads(result.to_json())})
     else:
         print(f"Data: {market.title}; {market.manifest['membership']}; benchmark: {market.benchmark}")
-        print(f"Device: {result.agent['device']}\n\n{result}\n\n{written.paths[-1].resolve()}")
-    if written.failure is not None:
-        raise written.failure
+        print(f"Device: {result.agent['device']}\n\n{result}\n\n{written[-1].resolve()}")

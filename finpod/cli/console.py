@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from finpod.errors import EngineError, FinpodError, ReportWarning, did_you_mean
 from finpod.figures import in_columns
 from finpod.files import UNFINISHED, Progress, to_json
-
-if TYPE_CHECKING:
-    from finpod.cli.outputs import Written
-
 
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
 """Old name of an option -> its new name."""
@@ -49,6 +45,11 @@ def show_facts(facts: Mapping[str, Any]) -> None:
         lines = list(fact) if isinstance(fact, (list, tuple)) else [fact]
         for number, line in enumerate(lines or [""]):
             print(f"{name if number == 0 else '':<{width}}  {'none' if line == '' else _text(line)}")
+
+
+def show(facts: Mapping[str, Any], as_json: bool) -> None:
+    """Print names and values, as JSON or in two columns."""
+    show_json(facts) if as_json else show_facts(facts)
 
 
 def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -146,12 +147,10 @@ def say_device(name: str) -> None:
         remark("no GPU found: computing on the CPU" if device == "cpu" else "computing on the GPU")
 
 
-def show_written(written: Written, as_json: bool, *more: Path) -> None:
-    """Print the paths that were written, with JSON output on stderr. Raises the failure of a page, if there is one."""
-    for path in (*more, *written.paths):
-        remark(str(path)) if as_json else print(path)
-    if written.failure is not None:
-        raise written.failure
+def show_paths(paths: Iterable[Path], as_json: bool) -> None:
+    """Print the paths that were written; on stderr beside JSON."""
+    for path in paths:
+        print(path, file=sys.stderr if as_json else sys.stdout)
 
 
 def show_warning(

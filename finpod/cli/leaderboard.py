@@ -66,7 +66,7 @@ def leaderboard(
         raise InputError(f"top is {top}; it must be a whole number of at least 1", argument="top")
     with console.progress("reading"):
         history = read_history(place_of(run)).of(seed)
-        written, page = outputs.Written(()), f"{outputs.plain_word(history.name)}-training.html"
+        written, page = list[Path](), f"{outputs.plain_word(history.name)}-training.html"
         target = out or (outputs.REPORTS / page if report else None)
         if target is not None:
             require_free_file(target, overwrite)
@@ -80,8 +80,8 @@ def leaderboard(
     else:
         _show(history, top)
         print("\nThe log was verified: every random draw follows from the lines before it.\n" if verify else "", end="")
-        print(end="\n" * len(written.paths))
-    console.show_written(written, as_json)
+        print(end="\n" * len(written))
+    console.show_paths(written, as_json)
 
 
 def facts(history: History) -> dict[str, Any]:

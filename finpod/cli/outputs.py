@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 REPORTS = Path("reports")
 """Folder of reports, relative to the current folder."""
-LONGEST = 200
-"""Most bytes of a name. File systems allow 255, and temporary names are longer."""
 
 
 class Outputs(NamedTuple):
@@ -56,52 +54,40 @@ def plain_word(name: str) -> str:
     """Return the name unchanged. Raises InputError if it could not be the name of one file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
-    if len(name.encode()) > LONGEST:
-        raise InputError(
-            f"{name[:20]!r}... cannot be a name: it has {len(name)} letters; give a shorter one", argument="name"
-        )
     return name
 
 
-class Written(NamedTuple):
-    """Outcome of writing a page after the work was saved."""
-
-    paths: tuple[Path, ...]
-    """Paths that exist: the saved work, and the page if it was written."""
-    failure: InputError | None = None
-    """Error of writing the page. None if it was written, or if making it failed with a ReportWarning."""
-
-
-def write_outputs(result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False) -> Written:
-    """Save the run, then write its report. A report that fails leaves the saved run as it is (see `write_page`).
+def write_outputs(
+    result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False
+) -> list[Path]:
+    """Save the run, then write its report (see `write_page`), and return the paths that were written.
 
     Raises InputError if the run cannot be saved; then there is no report either.
     """
     saved = result.save(outputs.folder, overwrite=overwrite, run=run)
     if outputs.report is None:
-        return Written((saved,))
-    return write_page(outputs.report, result.report, saved=saved, overwrite=overwrite)
+        return [saved]
+    return [saved, *write_page(outputs.report, result.report, saved=saved, overwrite=overwrite)]
 
 
-def write_page(page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool) -> Written:
-    """Write a page with `write` after its work was `saved`; an error does not lose the work.
+def write_page(
+    page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool
+) -> list[Path]:
+    """Write a page with `write`, after the work was `saved`. Return its path; nothing after an error.
 
-    An error of the file system becomes the `failure` of the returned value. Any other error becomes a ReportWarning.
+    An error becomes a ReportWarning: it does not lose the work.
     """
-    kept = "" if saved is None else f"; the run is saved in {saved}"
-    done = () if saved is None else (saved,)
     try:
         require_free_file(page, overwrite)
         with parents_of(page):
             write(page)
-    except FinpodError as error:
-        return Written(done, InputError(f"{error}{kept}"))
     except Exception as error:
-        earlier = f"; {page} is that of an earlier run" if page.exists() else ""
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        reason = str(error) if isinstance(error, FinpodError) else f"{type(error).__name__}: {first_line(error)}"
+        kept = "" if saved is None else f"; the run is saved in {saved}"
+        earlier = f"; {page} is that of an earlier run" if page.is_file() else ""
         warnings.warn(f"{page} was not written ({reason}){kept}{earlier}", ReportWarning, stacklevel=2)
-        return Written(done)
-    return Written((*done, page))
+        return []
+    return [page]
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,17 +13,18 @@ import typer
 from finpod.cli import console, options, outputs, settings
 from finpod.cli.leaderboard import TOP, show_trials
 from finpod.cli.settings import CAPS, PODS, TRADING, needed, refuse_others, spelled
-from finpod.devices import pick_device
 from finpod.environments import STOCKS, TASKS, require_task_name
 from finpod.envs.locomotion import NAMES
-from finpod.errors import FinpodError, InputError
+from finpod.errors import InputError
 from finpod.files import ENSEMBLE, TRAINED, require_free
 
 if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
     from finpod.figures import Kind
     from finpod.tournament.recorded import Recorded
+    from finpod.tournament.setup import Plan
     from finpod.tournament.trained_run import TrainedRun
+    from finpod.tournament.training import Pods
     from finpod.trading.ledger import Costs
 
 FIGURES: dict[str, Kind] = {
@@ -43,7 +44,7 @@ def train(
     task: Annotated[str, typer.Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Check the options, data and devices, print what would fail, and train nothing."),
+        typer.Option("--check", help="Check the options, data and devices, say what would fail, and train nothing."),
     ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
@@ -56,10 +57,22 @@ def train(
     if idle and not (values["ray"] or values["address"] is not None):
         raise InputError(f"{spelled(idle[0])} needs --ray; add it, or train in this process without pods")
     values, recorded, resume = _settled(values, typed)
+    out = Path(values["out"])
+    require_free(out, overwrite, ENSEMBLE if values["task"] == STOCKS else TRAINED)
+    outputs.plain_word(out.resolve().name)
+    plan, costs, pods = settings.checked(values, recorded)
+    if not pods.gpus:
+        console.say_device(values["device"])
     if check:
-        _check(values, recorded, resume, context)
+        _require_places(values, pods, resume)
+    arguments = _arguments(values, recorded, costs)
+    if check:
+        with console.progress("features"):
+            trained = settings.task_of(values["task"], arguments)
+        facts = {"task": getattr(trained, "title", values["task"]), "trials": plan.most_trials * values["seeds"]}
+        console.show(facts | {"output": str(out), "check": "nothing would fail"}, as_json)
     else:
-        _train(values, recorded, resume)
+        _show(_trained(values, arguments, plan, pods, resume), values, out)
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
@@ -92,16 +105,29 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     return values, recorded, again
 
 
-def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> None:
-    """Check the options, train, and print the leaderboard."""
+def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None:
+    """Raise InputError if an unfinished run lies in the place of this one, or Ray or the event files could not be used."""
+    from finpod.cli.events import require_writer
+    from finpod.tournament.recorded import find
+    from finpod.tournament.run_folder import RunFolder
+    from finpod.workers.ray_executor import require_ray
+
+    fork = None if values["fork"] is None else find(values["fork"])
+    folder = RunFolder.of(Path(values["out"]), values["storage"])
+    folder.require(resume=resume, overwrite=values["overwrite"], fork=fork)
+    if values["tensorboard"]:
+        require_writer(values["tensorboard"])
+    if pods.ray:
+        require_ray(pods.address or "", pods.cpus, pods.gpus)
+
+
+def _trained(
+    values: Mapping[str, Any], arguments: Mapping[str, Any], plan: Plan, pods: Pods, resume: bool
+) -> Ensemble | TrainedRun:
+    """Train, with a live view, and return the agents."""
     import finpod
 
     out, events = Path(values["out"]), values["tensorboard"]
-    _require_out(values)
-    plan, costs, pods = settings.checked(values, recorded)
-    if not pods.gpus:
-        console.say_device(values["device"])
-    arguments = _arguments(values, recorded, costs)
     # clusters stop a driver by SIGTERM; the run can be resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.watched(events, out, values["storage"]) as (progress, watch):
@@ -117,7 +143,7 @@ def _train(values: dict[str, Any], recorded: Recorded | None, resume: bool) -> N
             pods=pods,
             asked={"tensorboard": str(events.absolute())} if events else {},
         )
-    _show(trained, values, out)
+    return trained
 
 
 def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:
@@ -135,7 +161,7 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
     written = outputs.write_page(page, write, saved=out, overwrite=True)
     if values["as_json"]:
         console.show_json({**trained.provenance, "path": str(out)})
-        console.show_written(written._replace(paths=written.paths[1:]), as_json=True)
+        console.show_paths(written, as_json=True)
         return
     provenance = trained.provenance
     if isinstance(trained, TrainedRun):
@@ -158,14 +184,7 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         print()
     show_trials(history, TOP, f"finpod leaderboard {out} ")
     print()
-    console.show_written(written, as_json=False)
-
-
-def _require_out(values: Mapping[str, Any]) -> None:
-    """Raise InputError for an output that exists or has an invalid name."""
-    out = Path(values["out"])
-    require_free(out, values["overwrite"], ENSEMBLE if values["task"] == STOCKS else TRAINED)
-    outputs.plain_word(out.resolve().name)
+    console.show_paths([out, *written], as_json=False)
 
 
 def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
@@ -188,51 +207,3 @@ def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Cost
     windows = {name: options.window(values[name], name) for name in ("train", "validation")}
     market = options.load(values, **values.get("load", {}))
     return arguments | windows | {"market": market, **settings.of_stocks(values, costs)}
-
-
-def _check(values: Mapping[str, Any], recorded: Recorded | None, resume: bool, context: typer.Context) -> None:
-    """Run every check that precedes the training; print one line for each failure. Exit code 0 or 2."""
-    from finpod.cli.events import require_writer
-    from finpod.workers.ray_executor import require_ray
-
-    failures: list[FinpodError] = []
-
-    def attempt(step: Callable[[], Any]) -> Any:
-        try:
-            return step()
-        except FinpodError as error:
-            failures.append(error)
-            return None
-
-    attempt(lambda: _require_out(values))
-    attempt(lambda: _require_folder(values, resume))
-    attempt(lambda: values["tensorboard"] and require_writer(values["tensorboard"]))
-    checked: tuple[Any, Any, Any] = attempt(lambda: settings.checked(values, recorded)) or (None, None, None)
-    plan, costs, pods = checked
-    if not (pods and pods.gpus):
-        attempt(lambda: pick_device(values["device"]))
-    if pods and pods.ray:
-        attempt(partial(require_ray, pods.address or "", pods.cpus, pods.gpus))
-    with console.progress("loading", log=True):
-        if plan:
-            task = attempt(lambda: settings.task_of(values["task"], _arguments(values, recorded, costs)))
-        elif values["task"] == STOCKS:
-            attempt(lambda: options.load(values, **values.get("load", {})))
-    for failure in failures:
-        console.show_error(failure, context.command)
-    if failures:
-        raise typer.Exit(2)
-    facts = {"task": getattr(task, "title", values["task"]), "trials": plan.most_trials * values["seeds"]}
-    facts |= {"output": str(values["out"]), "check": "nothing would fail"}
-    console.show_json(facts) if values["as_json"] else console.show_facts(facts)
-
-
-def _require_folder(values: Mapping[str, Any], resume: bool) -> None:
-    """Raise InputError if an unfinished run occupies the place of this one."""
-    from finpod.tournament.recorded import find
-    from finpod.tournament.run_folder import RunFolder
-
-    fork = None if values["fork"] is None else find(values["fork"])
-    RunFolder.of(Path(values["out"]), values["storage"]).require(
-        resume=resume, overwrite=values["overwrite"], fork=fork
-    )

@@ -83,7 +83,7 @@ def walkforward(
     if check:
         segments = _segments(market, start, windows, training)
         facts = {"segments": len(segments), "output": str(out), "check": "nothing would fail"}
-        console.show_json(facts) if as_json else console.show_facts(facts)
+        console.show(facts, as_json)
         return
     with console.progress("training", log=True) as progress:
         result = walk_forward(
@@ -107,7 +107,7 @@ def walkforward(
     else:
         console.show_table([_row(line) for line in result.agent["segments"]])
         print(f"\n{result}\n")
-    console.show_written(written, as_json, out)
+    console.show_paths([out, *written], as_json)
 
 
 def _require_spans(windows: Mapping[str, Any]) -> None:
