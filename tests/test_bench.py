@@ -15,7 +15,7 @@ from made_commands import run
 
 from finpod import InputError
 from finpod.bench import backtests, locomotion, machine
-from finpod.bench.machine import Timing, Work, lines_of
+from finpod.bench.machine import Work, lines_of
 from finpod.envs.locomotion.specs import spec_of
 from finpod.synthetic import simulate_market
 
@@ -49,7 +49,7 @@ def clock(monkeypatch):
 
 
 def test_d17_steps_of_all_accounts_are_counted():
-    assert lines_of("env", Work(print, 5), Timing(20, 0.5), 4096) == {
+    assert lines_of("env", Work(print, 5), 20, 0.5, 4096) == {
         "env steps/s": 819_200,
         "env batch": "4,096 accounts x 100 steps in 0.500 s",
     }
@@ -78,43 +78,11 @@ def test_the_shortest_time_counts_and_the_first_call_does_not(clock, times, seco
     assert len(list(left)) == len(times) - calls
 
 
-def test_contenders_take_turns_and_the_best_of_a_name_counts(clock):
-    order = []
-
-    def contender(name, count, seconds):
-        @contextmanager
-        def opened():
-            yield Work(lambda: order.append(count) or clock(seconds), 1)
-            order.append(f"close {count}")
-
-        return locomotion.Contender(name, count, opened)
-
-    rivals = [contender("ours", 9, 1.0), contender("x", 2, 0.5), contender("x", 4, 2.0)]
-    assert locomotion.side_by_side(rivals, 3.0, torch.device("cpu")) == {
-        "ours steps/s": 9.0,
-        "ours batch": "9 environments x 3 steps in 3.000 s",
-        "x steps/s": 4.0,
-        "x batch": "2 environments x 6 steps in 3.000 s",
-    }
-    assert order == ([9] * 3 + [2] * 4 + [4] * 3) * locomotion.TURNS + ["close 4", "close 2", "close 9"]
-
-
-def test_a_peer_that_fails_says_why_and_ours_may_not(capsys):
+def test_a_peer_that_fails_says_why(capsys):
     def breaks(*_):
         print("about to break")
         raise AttributeError("numpy has no attribute 'bool'\nand a long story")
 
-    @contextmanager
-    def sound():
-        yield Work(lambda: None, 1)
-
-    ours, peer = locomotion.Contender("env", 1, sound), locomotion.Contender("x", 1, breaks)
-    lines = locomotion.side_by_side([ours, peer], 0.001, torch.device("cpu"))
-    assert lines["env steps/s"] > 0
-    assert lines["x steps/s"] == "n/a: numpy has no attribute 'bool'"
-    with pytest.raises(AttributeError, match="bool"):
-        locomotion.side_by_side([peer, ours], 0.001, torch.device("cpu"))
-    capsys.readouterr()
     assert backtests.beside("math", breaks) == "n/a: numpy has no attribute 'bool'"
     assert backtests.beside("no_such_package", breaks) == "n/a: No module named 'no_such_package'"
     assert backtests.beside("math", lambda peer: peer.floor(2.5)) == 2
@@ -216,6 +184,27 @@ def test_reports_are_written_of_the_same_series(monkeypatch):
 
 MEASURED = ("physics", "env", "env with policy", "train PPO", "gymnasium sync", "gymnasium async")
 mujoco = pytest.mark.skipif(not find_spec("mujoco"), reason="needs MuJoCo")
+
+
+def test_the_faster_number_of_environments_counts_and_an_error_takes_the_place_of_a_figure(clock, monkeypatch):
+    taken = {2: 0.5, 4: 2.0, 1: 0.125}
+
+    @contextmanager
+    def opened(spec, count, parallel):
+        if parallel and broken:
+            raise RuntimeError("no gymnasium here\nand much more")
+        yield Work(lambda: clock(taken[count]), 1)
+
+    monkeypatch.setattr(locomotion, "FEW", 2)
+    monkeypatch.setattr(locomotion, "gymnasium_work", opened)
+    broken = False
+    lines = locomotion.beside_gymnasium(None, 4, 4.0, 48.0)
+    assert (lines["gymnasium sync steps/s"], lines["gymnasium async steps/s"], lines["env / gymnasium"]) == (4, 8, 6)
+    assert lines["gymnasium sync batch"] == "2 environments x 8 steps in 4.000 s"
+    broken = True
+    lines = locomotion.beside_gymnasium(None, 4, 4.0, 48.0)
+    assert lines["gymnasium async steps/s"] == "n/a: no gymnasium here"
+    assert lines["env / gymnasium"] == 48 / 4
 
 
 @pytest.fixture

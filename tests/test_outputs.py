@@ -41,7 +41,7 @@ def test_a_run_is_named_after_its_strategy():
 
 @pytest.mark.parametrize("name", ["", " ", " a", "a ", "..", "a/b", "a\nb", "x" * 300])
 def test_names_of_no_file_are_refused(work, name):
-    with pytest.raises(InputError, match="cannot (be a name|write)") as raised:
+    with pytest.raises(InputError, match=r"cannot (be a name|write)") as raised:
         plan_outputs(name)
     assert len(str(raised.value)) < 200
     assert everything(work) == {}

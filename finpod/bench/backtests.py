@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ import pandas as pd
 from finpod.backtesting.batch import path_of
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.export import to_pyfolio
+from finpod.errors import first_line
 from finpod.lookahead.audit import audit
 from finpod.market.data import MarketData
 from finpod.measures import Array
@@ -34,6 +35,7 @@ from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
 """Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
+Measured = TypeVar("Measured")
 FEE_BPS = 10.0
 """Costs of trading, here and with the other packages."""
 
@@ -141,7 +143,7 @@ def made_weights(count: int, market: MarketData) -> Array:
     return weights
 
 
-def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
+def beside(peer: str, measure: Callable[[Any], Measured]) -> Measured | str:
     """Return the result of `measure` for an installed package, with output and warnings silenced; otherwise the error as text."""
     noise = io.StringIO()
     try:
@@ -150,8 +152,7 @@ def beside(peer: str, measure: Callable[[Any], float]) -> float | str:
             os.environ["MPLBACKEND"] = "Agg"  # without windows
             return measure(importlib.import_module(peer))
     except Exception as error:  # other packages may raise anything
-        lines = str(error).strip().splitlines()
-        return f"n/a: {lines[0] if lines else type(error).__name__}"
+        return f"n/a: {first_line(error)}"
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:

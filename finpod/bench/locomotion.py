@@ -6,21 +6,21 @@ import importlib
 import math
 import os
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
 from functools import partial
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from finpod.bench.machine import Timing, Work, acting, circumstances, lines_of, measure, training
+from finpod.bench.backtests import beside
+from finpod.bench.machine import Work, acting, circumstances, lines_of, measure, training
 from finpod.devices import pick_device, usable_cores
 from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
 from finpod.envs.locomotion.specs import Spec
-from finpod.errors import InputError, first_line
+from finpod.errors import InputError
 from finpod.locomotion import LocomotionTask
 from finpod.measures import Array
 from finpod.rl.ppo import PPO, PPOConfig
@@ -32,21 +32,6 @@ ACTIONS = 16
 """Number of random actions of each world, drawn beforehand and used in turn."""
 FEW = 8
 """Number of environments in a small SyncVectorEnv, whose models fit in the processor's caches; another one has all of them."""
-TURNS = 3
-"""Number of turns into which the time of each contender is divided."""
-
-
-class Contender(NamedTuple):
-    """Environments whose speed is compared."""
-
-    name: str
-    """Name of the lines. Of several contenders with one name the fastest counts."""
-    envs: int
-    """Number of environments."""
-    open: Callable[[], AbstractContextManager[Work]]
-    """Context manager that makes the environments, yields the work to measure, and closes them."""
-    of: str = "environments"
-    """Description of the environments in the output."""
 
 
 def run(
@@ -70,14 +55,13 @@ def run(
         return make_locomotion(task, envs, device=place, variant=variant)
 
     def measured(name: str, work: Work) -> dict[str, Any]:
-        return lines_of(name, work, measure(work.call, seconds, place), envs, "worlds")
+        return lines_of(name, work, *measure(work.call, seconds, place), envs, "worlds")
 
-    with torch_threads(1):  # as agents train
-        ours = Contender("env", envs, lambda: nullcontext(stepping(environment())), "worlds")
-        others = [] if variant == "fast" else peers(spec, envs)
-        lines = measured("physics", physics(environment()))
-        lines |= side_by_side([ours, *others], seconds, place)
-        lines["env / gymnasium"] = _ratio(lines) if others else "n/a: Gymnasium has no fast variant"
+    # with one thread, as agents train; MuJoCo may write a log into the current folder
+    with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
+        lines = measured("physics", physics(environment())) | measured("env", stepping(environment()))
+        lines |= {"env / gymnasium": "n/a: Gymnasium has no fast variant"} if variant == "fast" else {}
+        lines |= {} if variant == "fast" else beside_gymnasium(spec, envs, seconds, lines["env steps/s"])
         lines |= measured("env with policy", acting(env := environment(), _learner(env, task_of_name)))
         lines |= measured("train PPO", training(env := environment(), _learner(env, task_of_name)))
         return lines | _circumstances(spec, place)
@@ -101,53 +85,31 @@ def random_actions(spec: Spec, envs: int) -> Array:
     return np.random.default_rng(0).uniform(-spec.action_limit, spec.action_limit, size).astype(np.float32)
 
 
-def peers(spec: Spec, envs: int) -> list[Contender]:
-    """Return Gymnasium's vector environments, each with the numbers of environments to try.
+def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
+    """Return the lines of Gymnasium's vector environments, and the ratio of `own` steps a second to those of the faster one.
 
-    AsyncVectorEnv has one process for each environment: as many as cores, or twice as many.
+    Each kind is measured with two numbers of environments, and the faster counts. AsyncVectorEnv has one process for each
+    environment: as many as cores, or twice as many. An error of Gymnasium takes the place of the figure.
     """
     cores = usable_cores()
     counts = {"sync": {min(FEW, envs), envs}, "async": {min(cores, envs), min(2 * cores, envs)}}
-    return [
-        Contender(f"gymnasium {kind}", count, partial(gymnasium_work, spec, count, kind == "async"))
-        for kind in counts
-        for count in sorted(counts[kind])
-    ]
-
-
-def side_by_side(contenders: Sequence[Contender], seconds: float, device: torch.device) -> dict[str, Any]:
-    """Return the lines of all contenders, measured in turns, so that other load on the machine affects all of them alike.
-
-    The first is finpod. If another package fails, its line has the error. MuJoCo's log and warnings are silenced.
-    """
-    works: dict[Contender, Work] = {}
-    timings: dict[Contender, list[Timing]] = {contender: [] for contender in contenders}
-    failures: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as folder, chdir(folder), ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        for contender in TURNS * list(contenders):
-            if contender.name in failures:
-                continue
-            try:
-                if contender not in works:
-                    works[contender] = stack.enter_context(contender.open())
-                timings[contender].append(measure(works[contender].call, seconds / TURNS, device))
-            except Exception as error:  # other packages may raise anything
-                if contender is contenders[0]:
-                    raise
-                failures[contender.name] = first_line(error)
     lines: dict[str, Any] = {}
-    for contender in contenders:
-        name = f"{contender.name} steps/s"
-        if contender.name in failures:
-            lines[name] = f"n/a: {failures[contender.name]}"
-            continue
-        total = Timing(*map(sum, zip(*timings[contender], strict=True)))
-        own = lines_of(contender.name, works[contender], total, contender.envs, contender.of)
-        if own[name] > lines.get(name, 0.0):
-            lines |= own
-    return lines
+    for kind, numbers in counts.items():
+        name = f"gymnasium {kind} steps/s"
+        tried = [
+            beside("gymnasium", partial(_gymnasium_lines, spec, count, kind, seconds)) for count in sorted(numbers)
+        ]
+        complete = [one for one in tried if isinstance(one, dict)]
+        lines |= max(complete, key=lambda one: one[name]) if complete else {name: tried[0]}
+    rates = [lines[f"gymnasium {kind} steps/s"] for kind in counts]
+    measured = [rate for rate in rates if isinstance(rate, float)]
+    return lines | {"env / gymnasium": own / max(measured) if measured else rates[0]}
+
+
+def _gymnasium_lines(spec: Spec, count: int, kind: str, seconds: float, _: Any) -> dict[str, Any]:
+    with gymnasium_work(spec, count, kind == "async") as work:
+        timing = measure(work.call, seconds, torch.device("cpu"))
+    return lines_of(f"gymnasium {kind}", work, *timing, count, "environments")
 
 
 @contextmanager
@@ -182,13 +144,6 @@ def silent() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _ratio(lines: dict[str, Any]) -> float | str:
-    """Return steps a second of the environment over those of the best vector environment of Gymnasium."""
-    rates = [lines[f"gymnasium {kind} steps/s"] for kind in ("sync", "async")]
-    measured = [rate for rate in rates if isinstance(rate, float)]
-    return lines["env steps/s"] / max(measured) if measured else rates[0]
-
-
 def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
     """Return a PPO learner on the settings of the task."""
     config = PPOConfig(**task.defaults("ppo"))
@@ -203,5 +158,4 @@ def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
     on_gpu = device.type == "cuda"
     engine: Any = importlib.import_module(f"finpod.envs.locomotion.{'warp' if on_gpu else 'mujoco'}")
     threads = ("" if on_gpu else f"{threads_of(None)} of the physics, ") + f"{torch.get_num_threads()} of torch"
-    task = {"task": spec.title, **engine.describe(spec)}
-    return circumstances(task, device, threads, "mujoco", "gymnasium", "torch")
+    return circumstances({"task": spec.title, **engine.describe(spec)}, device, threads, "mujoco", "gymnasium", "torch")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import platform
 import time
@@ -20,6 +19,7 @@ from finpod.envs.locomotion import NAMES
 from finpod.envs.market_env import MarketEnv
 from finpod.errors import InputError, first_line
 from finpod.features.panel import build_panel
+from finpod.files import versions
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Table
@@ -45,15 +45,6 @@ class Work(NamedTuple):
     """Function that does the work once."""
     steps: int
     """Number of steps of each account in one call."""
-
-
-class Timing(NamedTuple):
-    """Result of a measurement."""
-
-    calls: int
-    """Number of calls made."""
-    seconds: float
-    """Total time in seconds."""
 
 
 def run(
@@ -82,7 +73,7 @@ def run(
         "audit": partial(backtests.audit_lines, names, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
+    chosen = [measured for name, measured in parts.items() if what is None or what in name]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
@@ -91,12 +82,10 @@ def run(
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
 
 
-def _selects(what: str | None, measurement: str) -> bool:
-    return what is None or what in measurement
-
-
-def measure(call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP) -> Timing:
-    """Call until `seconds` have passed, after `warm_up` calls that are not measured, and return the timing.
+def measure(
+    call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP
+) -> tuple[int, float]:
+    """Call until `seconds` have passed, after `warm_up` calls that are not measured. Return the number of calls and the seconds.
 
     The device is synchronized before the clock is read.
     """
@@ -108,15 +97,15 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device, wa
         call()
         calls += 1
     _synchronise(device)
-    return Timing(calls, time.perf_counter() - start)
+    return calls, time.perf_counter() - start
 
 
-def lines_of(name: str, work: Work, timing: Timing, envs: int, of: str = "accounts") -> dict[str, Any]:
+def lines_of(name: str, work: Work, calls: int, seconds: float, envs: int, of: str = "accounts") -> dict[str, Any]:
     """Return the lines of this name: steps a second, and the number of environments, steps and seconds."""
-    steps = timing.calls * work.steps
+    steps = calls * work.steps
     return {
-        f"{name} steps/s": steps * envs / timing.seconds,
-        f"{name} batch": f"{envs:,} {of} x {steps:,} steps in {timing.seconds:.3f} s",
+        f"{name} steps/s": steps * envs / seconds,
+        f"{name} batch": f"{envs:,} {of} x {steps:,} steps in {seconds:.3f} s",
     }
 
 
@@ -139,7 +128,7 @@ def _environment_lines(
     """Return one of the lines on steps a second of the environment."""
     try:
         work = _environment_work(name, config, names, device)
-        return lines_of(name, work, measure(work.call, seconds, device), config.num_envs)
+        return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
     except RuntimeError as error:  # from torch's compiler, usually because there is no C++ compiler
         if name != "env compiled":
             raise
@@ -164,9 +153,9 @@ def _environment_work(name: str, config: TradingConfig, names: int, device: torc
 def _panel_lines(device: torch.device) -> dict[str, Any]:
     """Return the seconds from a market to the scaled tensor of its default features, turbulence included."""
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
-    timing = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
+    _, seconds = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
     return {
-        "panel seconds": timing.seconds,
+        "panel seconds": seconds,
         "panel batch": f"{PANEL_NAMES} names x {PANEL_DAYS:,} days, default features",
     }
 
@@ -178,14 +167,12 @@ def _synchronise(device: torch.device) -> None:
 
 def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *packages: str) -> dict[str, str]:
     """Return lines on sizes, hardware, and versions of finpod, the packages and Python."""
-    modules = {name: importlib.import_module(name) for name in ("finpod", *packages)}
-    versions = [f"{name} {module.__version__}" for name, module in modules.items()]
     return {
         **task,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "hardware": f"{processor()}, {usable_cores()} cores",
         "threads": threads,
-        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "versions": ", ".join(" ".join(pair) for pair in versions("finpod", *packages, "python").items()),
     }
 
 

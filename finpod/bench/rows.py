@@ -29,7 +29,6 @@ from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import TournamentSetup
 
-INTERRUPTED = 130
 Folder = Annotated[Path, typer.Option("-o", help="Folder of the rows.")]
 
 
@@ -103,24 +102,13 @@ def checkpoints(
 def run_command(function: Callable[..., None]) -> NoReturn:
     """Run a function on the arguments of the command line, with the text of its module as the help, and end the process.
 
-    An error or an interruption is one line on stderr; the exit code is 2 or 130.
+    An error is one line on stderr, with exit code 2.
     """
     app, module = typer.Typer(add_completion=False, rich_markup_mode=None), sys.modules[function.__module__]
     app.command(help=module.__doc__)(function)
-    name = f"python -m {getattr(module.__spec__, 'name', '')}"  # the module's own is __main__
-    message, code = "interrupted; run the command again to continue from the saved rows", INTERRUPTED
     try:
-        code = get_command(app).main(prog_name=name, standalone_mode=False) or 0
-    except FinpodError as error:
-        message, code = str(error), 2
-    except OSError as error:
-        message, code = f"{error.filename}: {error.strerror}" if error.filename else str(error), 2
-    except KeyboardInterrupt:
-        pass
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # of a wrong argument
-            raise
-        message, code = error.format_message(), 2
-    if code:
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+        get_command(app)(prog_name=f"python -m {getattr(module.__spec__, 'name', '')}")  # the module's own is __main__
+    except (FinpodError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)

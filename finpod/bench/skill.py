@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Any, NamedTuple
@@ -191,52 +192,48 @@ def compared(markets: int, fits: bool) -> str:
 
 def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield the lines of the table of markets without a signal."""
-    for (world, rule), group in by_cell(rows):
-        if world in FAMILIES:
-            hits, worse = (sum(row["code"] == code for row in group) for code in (Code.MORE, Code.WORSE))
-            low, high = wilson(hits, len(group), 0.99)
-            yield {
-                "without signal": world,
-                "learner": rule,
-                "markets": str(len(group)),
-                "called skill": f"{hits / len(group):.1%}",
-                "99 % interval": f"{low:.1%} to {high:.1%}",
-                "has 2.5 %": compared(len(group), hits > 0 and low <= 0.025 <= high),
-                "worse": f"{worse / len(group):.1%}",
-                "tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
-                "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
-            }
+    for (world, rule), group in by_cell(rows, FAMILIES).items():
+        hits, worse = (sum(row["code"] == code for row in group) for code in (Code.MORE, Code.WORSE))
+        low, high = wilson(hits, len(group), 0.99)
+        yield {
+            "without signal": world,
+            "learner": rule,
+            "markets": str(len(group)),
+            "called skill": f"{hits / len(group):.1%}",
+            "99 % interval": f"{low:.1%} to {high:.1%}",
+            "has 2.5 %": compared(len(group), hits > 0 and low <= 0.025 <= high),
+            "worse": f"{worse / len(group):.1%}",
+            "tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
+            "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+        }
 
 
 def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield the lines of the table of markets with a signal."""
-    years = (ROWS["test"][1] - ROWS["test"][0]) / YEAR
-    mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in by_cell(rows)}
-    for (world, rule), group in by_cell(rows):
-        if world not in FAMILIES:
-            hits = sum(row["code"] == Code.MORE for row in group)
-            low, high = wilson(hits, len(group), 0.95)
-            theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
-            yield {
-                "net ratio": world,
-                "rule": rule,
-                "markets": str(len(group)),
-                "called skill": f"{hits / len(group):.1%}",
-                "95 % interval": f"{low:.1%} to {high:.1%}",
-                "theory": f"{theory:.1%}",
-                "has it": compared(len(group), low <= theory <= high),
-                "mean ratio": f"{mean[world, rule]:.2f}",
-                "kept": f"{mean[world, rule] / mean.get((world, INFORMED), math.nan):.2f}",
-                "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
-            }
+    years, groups = (ROWS["test"][1] - ROWS["test"][0]) / YEAR, by_cell(rows, map(str, RATIOS))
+    mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in groups.items()}
+    for (world, rule), group in groups.items():
+        hits = sum(row["code"] == Code.MORE for row in group)
+        low, high = wilson(hits, len(group), 0.95)
+        theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
+        yield {
+            "net ratio": world,
+            "rule": rule,
+            "markets": str(len(group)),
+            "called skill": f"{hits / len(group):.1%}",
+            "95 % interval": f"{low:.1%} to {high:.1%}",
+            "theory": f"{theory:.1%}",
+            "has it": compared(len(group), low <= theory <= high),
+            "mean ratio": f"{mean[world, rule]:.2f}",
+            "kept": f"{mean[world, rule] / mean.get((world, INFORMED), math.nan):.2f}",
+            "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+        }
 
 
-def by_cell(rows: Sequence[dict[str, Any]]) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
-    """Return the rows grouped by market and rule."""
-    places: dict[tuple[str, str], list[dict[str, Any]]] = {(world, rule): [] for world in MARKETS for rule in RULES}
-    for row in rows:
-        places[row["world"], row["rule"]].append(row)
-    return [(place, group) for place, group in places.items() if group]
+def by_cell(rows: Sequence[dict[str, Any]], worlds: Iterable[str]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the rows of these markets, grouped by market and rule."""
+    groups = {place: [row for row in rows if (row["world"], row["rule"]) == place] for place in product(worlds, RULES)}
+    return {place: group for place, group in groups.items() if group}
 
 
 def main(
