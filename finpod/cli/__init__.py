@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.main import get_command
 
 from finpod import __version__
@@ -56,11 +57,9 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error (anywhere on the line).")
-    ] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (anywhere on the line).")] = False,
 ) -> None:
     """The options before the command; `main` has already read `--debug`."""
 

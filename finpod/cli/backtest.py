@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.errors import InputError
 from finpod.files import EXPORT, require_free, require_free_file
 from finpod.trading.ledger import Costs
 
-Strategy = Annotated[str, typer.Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
-Start = Annotated[str | None, typer.Option(help="First session, YYYY-MM-DD; by default the first of the data.")]
-End = Annotated[str | None, typer.Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
+Strategy = Annotated[str, Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
+Start = Annotated[str | None, Option(help="First session, YYYY-MM-DD; by default the first of the data.")]
+End = Annotated[str | None, Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
 Features = Annotated[
     Path | None,
-    typer.Option(
-        "--features-from", metavar="FILE.py", help="File with the feature functions that a trained folder uses."
-    ),
+    Option("--features-from", metavar="FILE.py", help="File of the feature functions of a trained folder."),
 ]
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
+Run = Annotated[str, Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 
 
 @options.with_options(options.MARKET, options.COSTS, options.FILL, options.TERMS)
@@ -34,20 +33,17 @@ def backtest(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    risk_free: Annotated[float, typer.Option(help="Risk-free rate a year for the Sharpe ratio, as a fraction.")] = 0.0,
+    risk_free: Annotated[float, Option(help="Risk-free rate a year for the Sharpe ratio, as a fraction.")] = 0.0,
     opened: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Number of results on this window that you have seen, with this one; widens the interval of the verdict."
         ),
     ] = 1,
-    allow_in_sample: Annotated[
-        bool,
-        typer.Option("--allow-in-sample", help="Allow a window that overlaps the training days; the report warns."),
-    ] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the strategy.")] = None,
+    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow a window with training days.")] = False,
+    name: Annotated[str | None, Option(help="Name of the run; by default that of the strategy.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
+        bool, Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
     ] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
@@ -99,8 +95,8 @@ def audit(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    days: Annotated[int, typer.Option(help="Sessions to check.")] = 12,
-    seed: Annotated[int, typer.Option(help="Seed for the choice of days and for the noise.")] = 0,
+    days: Annotated[int, Option(help="Sessions to check.")] = 12,
+    seed: Annotated[int, Option(help="Seed for the choice of days and for the noise.")] = 0,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -120,7 +116,7 @@ def audit(
 
 def report(
     folder: Run,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; by default reports/NAME.html.")] = None,
+    out: Annotated[Path | None, Option(help="The HTML file; by default reports/NAME.html.")] = None,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -142,13 +138,11 @@ def report(
 
 
 def compare(
-    folders: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Two or more runs: folders, or names under backtests/.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; by default reports/NAME.html.")] = None,
-    name: Annotated[str, typer.Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
+    folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more: folders, or names in backtests/.")],
+    out: Annotated[Path | None, Option(help="The HTML file; by default reports/NAME.html.")] = None,
+    name: Annotated[str, Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
     overwrite: options.Overwrite = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML page.")] = False,
+    no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare saved runs on their common days; write one page and print the table."""
@@ -178,8 +172,8 @@ def compare(
 
 def export(
     folder: Run,
-    out: Annotated[Path | None, typer.Option(help="The new folder; by default backtests/NAME-export.")] = None,
-    form: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="Format of the files.")] = "csv",
+    out: Annotated[Path | None, Option(help="The new folder; by default backtests/NAME-export.")] = None,
+    form: Annotated[Literal["csv", "parquet"], Option("--format", help="Format of the files.")] = "csv",
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.envs.locomotion import NAMES
@@ -25,20 +24,12 @@ EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000,
 
 
 def bench(
-    what: Annotated[
-        str | None,
-        typer.Argument(help="A word that selects measurements, such as env, backtest or report; or a locomotion task."),
-    ] = None,
+    what: Annotated[str | None, Argument(help="A word in names of measurements, or a locomotion task.")] = None,
     device: options.Device = "auto",
-    envs: Annotated[
-        int | None, typer.Option(help="Parallel environments; by default 4096, or 512 for a locomotion task.")
-    ] = None,
-    names: Annotated[int | None, typer.Option(help="Stocks in the market; by default 100.")] = None,
-    variant: Annotated[
-        Literal["standard", "full", "fast"] | None,
-        typer.Option(help="Variant of a locomotion task; by default standard."),
-    ] = None,
-    seconds: Annotated[float | None, typer.Option(help="Seconds to measure each line; by default 3.")] = None,
+    envs: Annotated[int | None, Option(help="Parallel environments; by default 4096, or 512 for locomotion.")] = None,
+    names: Annotated[int | None, Option(help="Stocks in the market; by default 100.")] = None,
+    variant: Annotated[Literal["standard", "full", "fast"] | None, Option(help="Variant of a locomotion task.")] = None,
+    seconds: Annotated[float | None, Option(help="Seconds to measure each line; by default 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the speed of training, backtests and reports on this machine, next to other packages if they are installed."""
@@ -59,7 +50,7 @@ def bench(
     console.show(lines, as_json)
 
 
-def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) -> None:
+def demo(overwrite: options.Overwrite = False) -> None:
     """Train and test an agent on the bundled sample of 20 stocks, and write a report; needs no network."""
     import finpod
 
@@ -85,9 +76,5 @@ def demo(overwrite: options.Overwrite = False, as_json: options.AsJson = False) 
         written = outputs.write_outputs(
             result, places, outputs.describe_run("finpod demo", started), overwrite=overwrite
         )
-    if as_json:
-        report = next((str(path) for path in written if path.suffix == ".html"), None)
-        console.show_json({"report": report, "result": json.loads(result.to_json())})
-    else:
-        print(f"Data: {market.title}; {market.manifest['membership']}; benchmark: {market.benchmark}")
-        print(f"Device: {result.agent['device']}\n\n{result}\n\n{written[-1].resolve()}")
+    print(f"Data: {market.title}; {market.manifest['membership']}; benchmark: {market.benchmark}")
+    print(f"Device: {result.agent['device']}\n\n{result}\n\n{written[-1].resolve()}")

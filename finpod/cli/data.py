@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options
 from finpod.cli.outputs import plain_word
@@ -18,14 +19,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-Name = Annotated[
-    str | None, typer.Option("--name", help="Name of the snapshot under data/; by default that of the source.")
-]
-AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Leave out members without prices instead of failing.")
-]
+Name = Annotated[str | None, Option("--name", help="Name of the snapshot under data/; by default that of the source.")]
+AllowMissing = Annotated[bool, Option("--allow-missing", help="Leave out members without prices instead of failing.")]
 Source = Annotated[
-    str, typer.Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
+    str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
 READING = options.MARKET.only(
     "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
@@ -51,26 +48,22 @@ FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
 @app.command()
 @options.with_options(options.MARKET.only("benchmark", "calendar"))
 def fetch(
-    tickers: Annotated[
-        str | None, typer.Argument(help="The universe, instead of --universe.", show_default=False)
-    ] = None,
+    tickers: Annotated[str | None, Argument(help="The universe, instead of --universe.", show_default=False)] = None,
     universe: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="An index (nasdaq100, sp500, dow30, csi300, csi500) or a membership CSV, point in time; or tickers separated by "
             "commas.  [default: nasdaq100]"
         ),
     ] = None,
-    start: Annotated[str, typer.Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
-    end: Annotated[str | None, typer.Option(help="Last day; by default today.")] = None,
+    start: Annotated[str, Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
+    end: Annotated[str | None, Option(help="Last day; by default today.")] = None,
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    wait: Annotated[float, typer.Option(help="Seconds to wait after a rate limit; each retry doubles it.")] = 5.0,
-    deadline: Annotated[float, typer.Option(help="Seconds after which to give up.")] = 1800.0,
-    base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server to ask instead of Yahoo's, with the same interface.")
-    ] = None,
+    wait: Annotated[float, Option(help="Seconds to wait after a rate limit; each retry doubles it.")] = 5.0,
+    deadline: Annotated[float, Option(help="Seconds after which to give up.")] = 1800.0,
+    base_url: Annotated[str | None, Option(metavar="URL", help="Server to ask instead of Yahoo's.")] = None,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -116,7 +109,7 @@ def fetch(
 @app.command("import")
 @options.with_options(READING, FILES)
 def import_file(
-    source: Annotated[str, typer.Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
+    source: Annotated[str, Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
@@ -138,7 +131,7 @@ def import_file(
 @options.with_options(READING, FILES)
 def check(
     market: Source = "sample",
-    everything: Annotated[bool, typer.Option("--all", help="List all recorded repairs and anomalies.")] = False,
+    everything: Annotated[bool, Option("--all", help="List all recorded repairs and anomalies.")] = False,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -162,7 +155,7 @@ def check(
 @options.with_options(options.MARKET.only("members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(
     market: Source = "sample",
-    tickers: Annotated[str | None, typer.Option(help="Only these tickers, separated by commas.")] = None,
+    tickers: Annotated[str | None, Option(help="Only these tickers, separated by commas.")] = None,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options
 from finpod.deploy.jobs import ADDRESS
@@ -26,12 +27,12 @@ WORKERS = options.Settings("deploy.kuberay", "Workers", "cpus memory gpus", gpus
 
 Command = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
+    Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
 ]
-Out = Annotated[Path | None, typer.Option(help="File to write; by default printed.")]
+Out = Annotated[Path | None, Option(help="File to write; by default printed.")]
 Env = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Environment variable of the pods, not for secrets; may be repeated."),
+    Option(metavar="NAME=VALUE", help="Environment variable of the pods, not for secrets; may be repeated."),
 ]
 
 
@@ -39,25 +40,19 @@ Env = Annotated[
 @options.with_options(CLUSTER, WORKERS)
 def kuberay(
     command: Command = None,
-    name: Annotated[str, typer.Option(help="Name of the job or the cluster.")] = "finpod",
-    kind: Annotated[
-        Literal["job", "cluster"], typer.Option(help="A job runs one command; a cluster stays until it is deleted.")
-    ] = "job",
+    name: Annotated[str, Option(help="Name of the job or the cluster.")] = "finpod",
+    kind: Annotated[Literal["job", "cluster"], Option(help="A job runs one command; a cluster stays.")] = "job",
     cpu_workers: Annotated[
         str | None,
-        typer.Option(metavar="LEAST:MOST", help="Number of CPU workers; by default 0:4 if there are no GPU workers."),
+        Option(metavar="LEAST:MOST", help="Number of CPU workers; by default 0:4 if there are no GPU workers."),
     ] = None,
-    gpu_workers: Annotated[str | None, typer.Option(metavar="LEAST:MOST", help="Number of GPU workers.")] = None,
+    gpu_workers: Annotated[str | None, Option(metavar="LEAST:MOST", help="Number of GPU workers.")] = None,
     claim: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME:/MOUNT", help="Persistent volume of the head, for data and results; may be repeated."
-        ),
+        Option(metavar="NAME:/MOUNT", help="Persistent volume of the head, for data and results; may be repeated."),
     ] = None,
     env: Env = None,
-    retries: Annotated[
-        int, typer.Option(help="Number of restarts of a failed job; needs --resume in the command.")
-    ] = 0,
+    retries: Annotated[int, Option(help="Number of restarts of a failed job; needs --resume in the command.")] = 0,
     out: Out = None,
     overwrite: options.Overwrite = False,
     **values: Any,
@@ -87,10 +82,10 @@ def kuberay(
 
 @app.command()
 def dockerfile(
-    cuda: Annotated[bool, typer.Option("--cuda", help="Build for NVIDIA GPUs.")] = False,
+    cuda: Annotated[bool, Option("--cuda", help="Build for NVIDIA GPUs.")] = False,
     copy: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="File or folder of the checkout to copy into the image; may be repeated."),
+        Option(metavar="PATH", help="Path to copy into the image; may be repeated."),
     ] = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
@@ -104,12 +99,10 @@ def dockerfile(
 @app.command()
 def submit(
     command: Command = None,
-    address: Annotated[str, typer.Option(help="Address of the dashboard of a running Ray.")] = ADDRESS,
-    working_dir: Annotated[
-        str | None, typer.Option(help="Working folder to upload, without the files ignored by its .gitignore.")
-    ] = None,
+    address: Annotated[str, Option(help="Address of the dashboard of a running Ray.")] = ADDRESS,
+    working_dir: Annotated[str | None, Option(help="Working folder to upload, but for what git ignores.")] = None,
     env: Env = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not follow the output.")] = False,
+    no_wait: Annotated[bool, Option("--no-wait", help="Do not follow the output.")] = False,
 ) -> None:
     """Run COMMAND as a job of a running Ray cluster and follow it; exit with the exit code of the command."""
     from finpod.deploy.jobs import submit as submitted

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.errors import InputError
@@ -37,22 +37,14 @@ WIDTH = 110
 
 
 def leaderboard(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="A run of finpod train: its folder, its name in strategies/, or its --storage."
-        ),
-    ],
-    top: Annotated[int, typer.Option(help="Number of ranks to print.")] = TOP,
-    seed: Annotated[int | None, typer.Option(help="Show only the tournament with this seed.")] = None,
-    report: Annotated[bool, typer.Option("--report", help="Write an HTML report of the training.")] = False,
+    run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, name in strategies/, or --storage.")],
+    top: Annotated[int, Option(help="Number of ranks to print.")] = TOP,
+    seed: Annotated[int | None, Option(help="Show only the tournament with this seed.")] = None,
+    report: Annotated[bool, Option("--report", help="Write an HTML report of the training.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
+        Path | None, Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
     ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Recompute every random draw of the run, and fail if the log differs."),
-    ] = False,
+    verify: Annotated[bool, Option("--verify", help="Recompute every random draw; fail if the log differs.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:

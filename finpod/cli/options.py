@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 import typer
+from typer import Option
 
 from finpod.errors import InputError
 
@@ -34,11 +35,11 @@ METAVARS = {
 }
 
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="Device for computing; auto takes a GPU if there is one.")
+    Literal["auto", "cpu", "cuda"], Option(help="Device for computing; auto takes a GPU if there is one.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace outputs that exist.")]
+NoReport = Annotated[bool, Option("--no-report", help="Write no HTML report.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 
 
 class Field(NamedTuple):
@@ -127,7 +128,7 @@ def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Para
     spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()
     if name == "help_advanced":
         more = {"is_eager": True, "expose_value": False, "callback": _help_advanced}
-    option = typer.Option(spelling, help=field.help, metavar=METAVARS.get(name), hidden=hidden, **more)
+    option = Option(spelling, help=field.help, metavar=METAVARS.get(name), hidden=hidden, **more)
     default = None if field.default == () else field.default
     default = inspect.Parameter.empty if default is ... else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.cli.leaderboard import STRATEGIES, place_of
@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 
 def render(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A run of a locomotion task: its folder, or its name in strategies/.")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="A .gif file; by default reports/NAME.gif, or NAME-N.gif for agent N.")
-    ] = None,
-    agent: Annotated[int, typer.Option(help="Number of the saved agent, 0 for the best.")] = 0,
-    seconds: Annotated[float, typer.Option(help="Simulated seconds to show at most, from the start.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Seed of the first state.")] = 0,
+    name: Annotated[str, Argument(metavar="NAME", help="A locomotion run: its folder, or its name in strategies/.")],
+    out: Annotated[Path | None, Option(help="A .gif file; by default reports/NAME.gif or NAME-N.gif.")] = None,
+    agent: Annotated[int, Option(help="Number of the saved agent, 0 for the best.")] = 0,
+    seconds: Annotated[float, Option(help="Simulated seconds to show at most, from the start.")] = 10.0,
+    seed: Annotated[int, Option(help="Seed of the first state.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs, settings
 from finpod.cli.leaderboard import TOP, show_trials
@@ -41,11 +42,8 @@ FIGURES: dict[str, Kind] = {
 @options.with_options(*settings.FIRST, advanced=settings.ADVANCED)
 def train(
     context: typer.Context,
-    task: Annotated[str, typer.Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Check the options, data and devices, say what would fail, and train nothing."),
-    ] = False,
+    task: Annotated[str, Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
+    check: Annotated[bool, Option("--check", help="Check options, data and devices, and train nothing.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
     **values: Any,

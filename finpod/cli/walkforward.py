@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.cli.settings import COMMON, PLAN, RARE, of_stocks, task_of
@@ -54,14 +55,12 @@ SIZE = PLAN.only("agents", "rounds", "keep", "steps", "seed")
 )
 def walkforward(
     context: typer.Context,
-    task: Annotated[Literal["stocks"], typer.Argument(help="Task.")],
-    start: Annotated[str, typer.Option(help="First session of the first test, YYYY-MM-DD.")],
-    out: Annotated[Path, typer.Option(help="Output folder for the agents, such as strategies/wf.")],
-    name: Annotated[str | None, typer.Option(help="Name of the run; by default that of the folder.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue with the unfinished segments.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the options, data and device, and train nothing.")
-    ] = False,
+    task: Annotated[Literal["stocks"], Argument(help="Task.")],
+    start: Annotated[str, Option(help="First session of the first test, YYYY-MM-DD.")],
+    out: Annotated[Path, Option(help="Output folder for the agents, such as strategies/wf.")],
+    name: Annotated[str | None, Option(help="Name of the run; by default that of the folder.")] = None,
+    resume: Annotated[bool, Option("--resume", help="Continue with the unfinished segments.")] = False,
+    check: Annotated[bool, Option("--check", help="Check options, data and devices, and train nothing.")] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
