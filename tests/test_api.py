@@ -11,7 +11,7 @@ from made_results import make_result
 
 import finpod
 from finpod.backtesting import engine
-from finpod.errors import FinpodError, InputError, StrategyError
+from finpod.errors import InputError, StrategyError
 from finpod.rules import RULES
 
 MINE = """
@@ -108,19 +108,17 @@ def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message)
         assert "\n" not in str(raised.value)
 
 
-def test_what_is_no_market_is_one_line():
+def test_what_is_no_market_is_one_line(work):
+    (work / "strategies" / "mine.py").unlink()
+    (work / "strategies").rmdir()
+    (work / "strategies").write_text("a file, which suggests nothing")
+    with pytest.raises(InputError, match="there is no strategy 'mine'; give a"):
+        finpod.load_strategy("mine")
     strategy = RULES["momentum"]()
     assert finpod.load_strategy(strategy) is strategy
     for call in (finpod.backtest, finpod.audit):
         with pytest.raises(InputError, match="market is a str;"):
             call(strategy, "sample")
-
-
-def test_what_stands_in_the_way_of_a_suggestion_is_ignored(work):
-    (work / "strategies").rename(work / "old")
-    (work / "strategies").write_text("a file")
-    with pytest.raises(FinpodError, match="there is no strategy 'mine'; give a"):
-        finpod.load_strategy("mine")
 
 
 def test_weights_are_passed_on_and_the_signature_is_the_engines(market):

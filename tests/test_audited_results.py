@@ -4,16 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from made_commands import run
 from made_markets import random_market
 from made_strategies import Holds, decides
-from sklearn.linear_model import LinearRegression
-from typer.testing import CliRunner
 
 import finpod
 from finpod.backtesting.sentences import luck_sentence, verdict_lines, warning_sentence
 from finpod.backtesting.text import audit_line as said_of
 from finpod.backtesting.text import evidence_lines
-from finpod.cli import app
 from finpod.records import Audit, Severity
 from finpod.rules import Momentum
 from finpod.strategy import Strategy, top_k
@@ -75,30 +73,12 @@ def test_a_strategy_that_waits_and_then_looks_ahead_is_red(market):
     assert ": LOOKS AHEAD" in str(result)
 
 
-class Peeks(Strategy):
-    """Asks a market of its own for nothing but how many names there are."""
-
-    every = 5
-
-    def __init__(self, market):
-        self.market = market
-
-    def decide(self, view):
-        return np.full(len(self.market.tickers), 1 / len(self.market.tickers))
-
-
 def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
-    result = finpod.backtest(Peeks(market), market)
+    result = finpod.backtest(Holds(market), market)
     for one, verdicts, line in texts_of(result, tmp_path):
         assert (one.audit.passed, one.audit.only_held) == (False, True)
-        assert warning_sentence(one.warnings[0]) == (
-            f"CAN LOOK AHEAD: decisions: on {one.audit.days[0]} 'market' holds a market [200, 8] up to "
-            f"{market.dates[-1]!s:.10}; pass what it needs, such as market.tickers instead"
-        )
-        assert all(
-            said.endswith(", but the strategy has later rows within reach: this is no evidence of skill")
-            for said in verdicts
-        )
+        assert "'what' holds a market [200, 8]" in warning_sentence(one.warnings[0])
+        assert not any(said.endswith(UNAUDITED) or said.endswith(AHEAD) for said in verdicts)
         assert line.endswith(": CAN LOOK AHEAD")
 
 
@@ -113,13 +93,6 @@ def test_the_audit_says_how_many_of_the_decisions_it_looked_at(market, tmp_path)
         assert not any("audit" in said for said in verdicts)
     before = Audit(True, days=("2024-01-02", "2024-01-09"), decisions=10)
     assert said_of(before) == "Look-ahead audit of 2024-01-02 and 2024-01-09: nothing found"
-
-
-def test_a_model_without_a_day_is_a_warning(market):
-    result = finpod.backtest(Holds(LinearRegression().fit(np.eye(3), np.arange(3))), market)
-    assert (result.audit.passed, result.audit.only_held) == (False, True)
-    assert (result.warnings[0].code, result.warnings[0].data["kind"]) == ("look_ahead", "model")
-    assert "'what' is a fitted LinearRegression" in warning_sentence(result.warnings[0])
 
 
 @pytest.mark.parametrize(
@@ -144,6 +117,5 @@ def test_the_command_says_what_it_could_not_tell(tmp_path):
         "import finpod, random\nclass Mine(finpod.Strategy):\n    every = 21\n    def decide(self, view):\n"
         "        return {view.tickers[0]: random.random()}\n"
     )
-    told = CliRunner().invoke(app, ["audit", str(file), "--days", "2", "--start", "2020-01-02", "--end", "2020-12-31"])
-    assert "NOT REPEATABLE" in told.output
-    assert told.exit_code == 2
+    told = run(f"audit {file} --days 2 --start 2020-01-02 --end 2020-12-31")
+    assert (told.code, "NOT REPEATABLE" in told.out) == (2, True)

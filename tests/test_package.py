@@ -8,8 +8,6 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 import finpod
 from finpod import errors
 
@@ -114,17 +112,8 @@ def test_the_tree_in_the_readme_names_every_module():
     assert named == {name for name in modules if not name.endswith("/__init__.py")}
 
 
-@pytest.mark.parametrize(
-    ("error", "is_value_error"),
-    [
-        ("FinpodError", False),
-        ("InputError", True),
-        ("DataError", True),
-        ("StrategyError", False),
-        ("CheckpointError", False),
-    ],
-)
-def test_errors_of_input_and_data_are_value_errors(error, is_value_error):
-    kind = getattr(errors, error)
-    assert issubclass(kind, errors.FinpodError)
-    assert issubclass(kind, ValueError) is is_value_error
+def test_errors_of_input_and_data_are_value_errors():
+    kinds = [getattr(errors, name) for name in finpod.__all__ if name.endswith("Error")]
+    assert all(issubclass(kind, errors.FinpodError) for kind in kinds)
+    values = {kind.__name__ for kind in kinds if issubclass(kind, ValueError)}
+    assert values == {"InputError", "DataError"}

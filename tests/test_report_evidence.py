@@ -49,19 +49,19 @@ def test_what_was_not_run_is_left_out_and_named(html):
 
 
 def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
-    assert '<p class="small">Look-ahead audit: passed on 2 days;' in html
+    assert "passed on 2 days" in html
     assert "Looks ahead" not in html
     days = {"largest_on": "2024-01-05", "days": 1, "checked": 1}
     changed = Finding("cut", Severity.LOOKS_AHEAD, "decisions", "2024-01-05", "<b>", size=0.5, data=days)
-    failed = render(make_result(days=30, audit=Audit(False, (changed,), ("2024-01-05",))))
-    assert '<span class="badge red">Looks ahead</span>' in failed
-    assert re.search(r'<div class="failed">\s*<p>Look-ahead audit: failed on 1 day</p>', failed)
-    assert "&lt;b&gt; on 2024-01-05 changes by 0.5" in failed
-    replayed = render(make_result(days=30, audit=Audit(True, days=("2024-01-05",), compared=342)))
-    assert "Look-ahead audit: passed, 342 decisions compared" in replayed
-    unknown = render(make_result(days=30, audit=Audit(None, reason="failed", note="it hung")))
-    assert '<div class="doubtful"><p>Look-ahead audit: not audited: it hung</p>' in unknown
-    assert '<span class="badge">Not audited</span>' in unknown
+    outcomes = {
+        '<span class="badge red">Looks ahead</span>.*<div class="failed">.*&lt;b&gt; on 2024-01-05 changes by 0.5': Audit(
+            False, (changed,), ("2024-01-05",)
+        ),
+        "passed, 342 decisions compared": Audit(True, days=("2024-01-05",), compared=342),
+        '<span class="badge">Not audited</span>.*<div class="doubtful">.*it hung': Audit(None, reason="failed", note="it hung"),
+    }  # fmt: skip
+    for pattern, audit in outcomes.items():
+        assert re.search(pattern, render(make_result(days=30, audit=audit)), re.DOTALL), pattern
 
 
 def test_intervals_are_drawn_on_one_scale_a_measure(html):
@@ -78,19 +78,6 @@ def test_places_are_percent_of_a_line_that_holds_zero():
     at = places(pd.DataFrame({"low": [-2.0, math.nan], "estimate": [0.5, 1.0], "high": [8.0, math.inf]}))
     np.testing.assert_array_equal(at, [[5.4, 27.7, 94.6, 23.2], [math.nan, 32.1, math.nan, 23.2]])
     assert places(pd.DataFrame({"low": [0.0], "high": [0.0]})).to_numpy().tolist() == [[50.0] * 3]
-
-
-def test_undefined_figures_of_luck_are_not_drawn(monkeypatch):
-    nothing = {"low": None, "estimate": math.nan, "high": None}
-    undefined = {"intervals": {"strategy": {"sharpe": nothing}}, "probabilistic_sharpe": None, "overfitting": math.nan}
-    monkeypatch.setattr(sections, "evidence", lambda result: skill.evidence(result) | undefined)
-    html = render(examined(**SMALL))
-    assert "<td>n/a</td><td>n/a to n/a</td>" in html
-    assert '<td class="drawn"><span class="unseen">undefined</span>' in html
-    shown = answers(html)
-    assert "Random portfolios beaten" in shown
-    assert "Probability that the true Sharpe ratio is above zero" not in shown
-    assert not any("overfitting" in question for question in shown)
 
 
 def test_in_sample_the_trials_are_candidates_and_the_ratio_is_deflated_by_them(result, monkeypatch):
@@ -143,14 +130,6 @@ def test_sweeps_read_back_from_disk_may_hold_nulls():
     assert chart(result, "fees").svg == ""
 
 
-def test_the_lines_over_fees_take_the_colours_of_the_curves(result):
-    drawn = chart(result, "fees")
-    assert drawn.curves == ("strategy", "equal-weight", "random")
-    assert "from 10.50% to 6.90%" in drawn.alt
-    assert all(f"var(--{key})" in drawn.svg for key in drawn.curves)
-    assert "50 bps</text>" in drawn.svg
-
-
 def test_random_portfolios_say_where_the_strategy_ends(result, html):
     drawn = chart(result, "fan")
     ends = np.quantile(result.fan.iloc[-1] / result.equity.iloc[0] - 1, BANDS)
@@ -179,12 +158,6 @@ def test_contributions_at_both_ends_and_the_rest_make_the_whole(html):
     gains = [float(gain.replace(",", "")) for gain in re.findall(r"</th><td>(-?[\d,.]+)</td>", table)]
     assert len(gains) == 12  # five at each end, the others and all
     assert sum(gains[:11]) == pytest.approx(gains[11], abs=11)
-    bars = re.findall(
-        r'bar( gain| loss)?" style="left:([\d.]+)%;width:([\d.]+)%"></i><i class="zero" style="left:([\d.]+)%', table
-    )
-    for gain, (tone, left, width, zero) in zip(gains, bars, strict=False):
-        assert tone == (" gain" if gain > 0 else " loss")
-        assert float(zero) == pytest.approx(float(left) if gain > 0 else float(left) + float(width), abs=0.11)
 
 
 def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
