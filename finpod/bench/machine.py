@@ -73,7 +73,7 @@ def run(
         "audit": partial(backtests.audit_lines, names, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if what is None or what in name]
+    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
