@@ -1,19 +1,19 @@
-"""An example to copy: momentum across the members of an index, in ten lines.
+"""An example to copy: momentum across the members of an index.
 
-finpod audit strategies/momentum.py                                   does it look ahead?
-finpod backtest strategies/momentum.py --start 2015-01-02             does it earn anything?
+finpod audit strategies/momentum.py                           tests it for look-ahead bias
+finpod backtest strategies/momentum.py --start 2015-01-02     tests what it earns
 """
 
 import finpod
 
 
 class Momentum(finpod.Strategy):
-    """Hold the ten strongest members of the past year in equal parts."""
+    """Hold the ten members with the highest return over the past year, in equal parts."""
 
-    every = 21  # sessions from one decision to the next, so about once a month; in between nothing is traded
+    every = 21  # sessions between decisions, about a month; nothing is traded in between
 
-    def decide(self, view):  # view: finpod.MarketView; it ends at the day of the decision
-        closes = view.closes(252)  # [252, N], oldest first, adjusted; NaN where there is no bar, never filled
-        strength = closes[-1] / closes[0] - 1  # [N]; NaN for a name without a price a year ago
-        # Weights [N] of the account: a tenth in each of the ten strongest. NaN ranks last; what is left stays in cash.
+    def decide(self, view):  # view: finpod.MarketView, which ends at the decision day
+        closes = view.closes(252)  # [252, N] adjusted closes, oldest first; NaN where an asset has no bar
+        strength = closes[-1] / closes[0] - 1  # [N] returns; NaN for an asset without a price a year ago
+        # Weights [N]: equal parts in the ten strongest. NaN is never chosen.
         return finpod.top_k(strength, 10, among=view.tradable & view.member)

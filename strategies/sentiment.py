@@ -1,17 +1,17 @@
-"""An example with a table of one's own: hold what the news speaks well of.
+"""An example with a table of your own: hold the assets with the best news sentiment.
 
-finpod audit strategies/sentiment.py --extra strategies/sentiment.csv --start 2022-01-03      does it look ahead?
-finpod backtest strategies/sentiment.py --extra strategies/sentiment.csv --start 2022-01-03   does it earn anything?
+finpod audit strategies/sentiment.py --extra strategies/sentiment.csv --start 2022-01-03      tests it for look-ahead bias
+finpod backtest strategies/sentiment.py --extra strategies/sentiment.csv --start 2022-01-03   tests what it earns
 """
 
 import finpod
 
 
 class Sentiment(finpod.Strategy):
-    """Hold the four tickers with the best positive sentiment in equal parts."""
+    """Hold the four assets with the highest positive sentiment, in equal parts."""
 
-    every = 5  # sessions from one decision to the next; in between nothing is traded
+    every = 5  # sessions between decisions; nothing is traded in between
 
-    def decide(self, view):  # view: finpod.MarketView; it ends at the day of the decision
-        sentiment = view.extra("sentiment", 1)[-1]  # [N], the latest value known that day; NaN where there is none yet
+    def decide(self, view):  # view: finpod.MarketView, which ends at the decision day
+        sentiment = view.extra("sentiment", 1)[-1]  # [N], the latest values known that day; NaN where there is none yet
         return finpod.top_k(sentiment, 4, among=view.tradable & view.member & (sentiment > 0))
