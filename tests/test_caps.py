@@ -139,19 +139,20 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
 
 def test_with_too_few_names_the_rest_stays_in_cash_and_that_is_said_once():
     market = random_market(20, names=3, gaps=0, member=np.ones((20, 3), dtype=bool))
-    result = finpod.backtest("equal-weight", market, max_weight=0.2)
+
+    def capped(**caps):
+        result = finpod.backtest("equal-weight", market, **caps)
+        return result, [warning.data["in_cash"] for warning in result.warnings if warning.code == "capped"]
+
+    result, in_cash = capped(max_weight=0.2)
     assert result.cash_weight.iloc[1:].to_numpy() == pytest.approx(0.4, abs=0.05)
-    (capped,) = [warning for warning in result.warnings if warning.code == "capped"]
-    assert capped.data["in_cash"] == len(result.returns)
+    assert in_cash == [len(result.returns)]
     assert "19 decisions" in str(result)
-    both = finpod.backtest("equal-weight", market, max_weight=0.2, max_turnover=0.5)
-    (said,) = [warning.data for warning in both.warnings if warning.code == "capped"]
-    assert said["in_cash"] == len(result.returns) - 1  # the first decision may not trade as much yet
     assert result.equal_weight_metrics == finpod.backtest("equal-weight", market).metrics
-    loose = finpod.backtest("equal-weight", market, max_weight=0.9)
-    assert [warning.data["in_cash"] for warning in loose.warnings if warning.code == "capped"] == [0]
-    none = finpod.backtest("equal-weight", market, max_weight=1, max_turnover=2)
-    assert "capped" not in str(none)
+    # the first decision may not trade as much yet
+    assert capped(max_weight=0.2, max_turnover=0.5)[1] == [len(result.returns) - 1]
+    assert capped(max_weight=0.9)[1] == [0]
+    assert capped(max_weight=1, max_turnover=2)[1] == []
 
 
 def test_a_strategy_brings_its_caps_unless_told_others():
@@ -172,10 +173,8 @@ def test_orders_in_shares_take_no_caps():
 
 
 def test_training_says_once_that_there_are_too_few_names(tmp_path):
-    said = set()
-    tiny_train(
-        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark)
-    )
+    market, said = random_market(110, gaps=0), set()
+    tiny_train(market, tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark))
     assert sum("max_weight 0.15 needs 7 assets" in remark for remark in said) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)

@@ -10,15 +10,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers.vector import (
-    ClipAction,
-    ClipReward,
-    DictInfoToList,
-    NormalizeReward,
-    RecordEpisodeStatistics,
-    RescaleAction,
-    TransformReward,
-)
+from gymnasium.wrappers import vector as wrappers
 from made_markets import make_market
 
 from finpod import Costs, InputError, make_env, simulate_market
@@ -145,15 +137,12 @@ def test_g20_the_numpy_face_keeps_to_its_spaces_and_is_the_environment_on_tensor
 HALVES = np.float32(-0.5), np.float32(0.5)
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda env: ClipReward(env, -0.01, 0.01),
-        lambda env: TransformReward(env, lambda reward: 2 * reward),
-        lambda env: DictInfoToList(RecordEpisodeStatistics(env)),
-        lambda env: NormalizeReward(ClipAction(RescaleAction(RecordEpisodeStatistics(env), *HALVES))),
-    ],
-)
+@pytest.mark.parametrize("wrap", [
+    lambda env: wrappers.ClipReward(env, -0.01, 0.01),
+    lambda env: wrappers.TransformReward(env, lambda reward: 2 * reward),
+    lambda env: wrappers.DictInfoToList(wrappers.RecordEpisodeStatistics(env)),
+    lambda env: wrappers.NormalizeReward(wrappers.ClipAction(wrappers.RescaleAction(env, *HALVES))),
+])  # fmt: skip
 def test_g20_other_wrappers_of_gymnasium_work_across_ends_of_episodes(market, wrap):
     env = wrap(make_env("stocks", market=market, num_envs=3, hold=1, horizon=2, numpy=True))
     env.reset(seed=4)
@@ -203,21 +192,19 @@ def test_make_env_passes_everything_on(market):
     assert torch.equal(env.env.observe().row, same.env.observe().row)
 
 
-@pytest.mark.parametrize(
-    ("task", "settings", "told"),
-    [
-        ("stock", {}, "unknown task 'stock'; did you mean stocks"),
-        ("zzz", {}, "choose from stocks"),
-        ("stocks", {"market": None}, "pass market="),
-        ("stocks", {"hodl": 5}, "no setting 'hodl'; did you mean hold"),
-        ("stocks", {"device": "gpu"}, "unknown device 'gpu'"),
-        ("stocks", {"hold": 0}, "hold is 0"),
-        ("stocks", {"start_groups": 3}, "start_groups is 3"),
-        ("stocks", {"fill": "noon"}, "fill is 'noon'"),
-        ("stocks", {"start": "2030-01-01"}, "outside the data"),
-        ("stocks", {"features": "zzz"}, "unknown feature"),
-    ],
-)
+@pytest.mark.parametrize(("task", "settings", "told"), [
+    ("stock", {}, "'stock'; did you mean stocks"),
+    ("zzz", {}, "choose from stocks"),
+    ("stocks", {"market": None}, "market="),
+    ("stocks", {"hodl": 5}, "'hodl'; did you mean hold"),
+    ("stocks", {"device": "gpu"}, "'gpu'"),
+    ("stocks", {"hold": 0}, "hold is 0"),
+    ("stocks", {"start_groups": 3}, "start_groups is 3"),
+    ("stocks", {"action": "orders"}, "'orders'"),
+    ("stocks", {"fill": "noon"}, "'noon'"),
+    ("stocks", {"start": "2030-01-01"}, "2030"),
+    ("stocks", {"features": "zzz"}, "zzz"),
+])  # fmt: skip
 def test_what_make_env_refuses(market, task, settings, told):
     with pytest.raises(InputError, match=told):
         make_env(task, **{"market": market, **settings})

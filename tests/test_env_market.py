@@ -93,15 +93,11 @@ def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
         assert torch.equal(rewards[e, :count], (marks[1:] / marks[:-1]).log().float())
 
 
-@pytest.mark.parametrize(
-    "terms",
-    [
-        {},
-        {"whole_shares": True, "costs": Costs(fee_bps=5, slippage_bps=7, per_share=0.01), "delisting_return": -0.4},
-        {"action": "softmax", "costs": Costs(fee_bps=20), "delisting_return": -1.0},
-    ],
-    ids=["free", "whole", "softmax"],
-)
+@pytest.mark.parametrize("terms", [
+    {},
+    {"whole_shares": True, "costs": Costs(fee_bps=5, slippage_bps=7, per_share=0.01), "delisting_return": -0.4},
+    {"action": "softmax", "costs": Costs(fee_bps=20), "delisting_return": -1.0},
+], ids=["free", "whole", "softmax"])  # fmt: skip
 @pytest.mark.parametrize("groups", [None, 3])
 @pytest.mark.parametrize("hold", [1, 5])
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -293,19 +289,16 @@ def test_c18_a_bad_action_trades_nothing_and_is_named(bad):
     env.check()
 
 
-def test_c19_log_rewards_sum_to_the_return():
-    env = make_env(market_of([10, 11, 9.9], [10, 10, 11]), cash=1000.0)
-    rewards = [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)]
-    assert rewards == pytest.approx([0.0953102, -0.1053605], rel=1e-6)
-    assert sum(rewards) == pytest.approx(math.log(0.99), rel=1e-5)
-
-
-def test_rewards_of_value_and_their_scale():
-    market = market_of([10, 11, 9.9], [10, 10, 11])
-    env = make_env(market, cash=1000.0, reward="value", reward_scale=0.5)
-    assert [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)] == pytest.approx([50, -55])
-    env = make_env(market, cash=1000.0, reward_scale=10.0)
-    assert env.step(torch.zeros(1, 1)).reward.item() == pytest.approx(0.953102, rel=1e-6)
+@pytest.mark.parametrize(("settings", "rewards"), [
+    ({}, [0.0953102, -0.1053605]),
+    ({"reward_scale": 10.0}, [0.953102, -1.053605]),
+    ({"reward": "value", "reward_scale": 0.5}, [50, -55]),
+])  # fmt: skip
+def test_c19_rewards_are_log_returns_or_changes_of_value_times_their_scale(settings, rewards):
+    env = make_env(market_of([10, 11, 9.9], [10, 10, 11]), cash=1000.0, **settings)
+    paid = [env.step(torch.zeros(1, 1)).reward.item() for _ in range(2)]
+    assert paid == pytest.approx(rewards, rel=1e-6)
+    assert settings or sum(paid) == pytest.approx(math.log(0.99), rel=1e-5)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -328,11 +321,8 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
 
 @pytest.mark.slow
 def test_compiled_steps_agree_to_a_millionth():
-    market = awkward_market()
-    config = TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
-    eager, compiled = (
-        MarketEnv(build_execution(market, "open"), 0, DAYS - 1, config, compile=c) for c in (False, True)
-    )
+    execution, config = build_execution(awkward_market()), TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
+    eager, compiled = (MarketEnv(execution, 0, DAYS - 1, config, compile=c) for c in (False, True))
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
         action = torch.randn(8, NAMES, generator=generator)

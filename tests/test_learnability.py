@@ -1,7 +1,6 @@
 """Agents learn a planted signal, and nothing without one. Small sizes here; full sizes are marked slow."""
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,19 +18,10 @@ WARM_UP = 260
 """Sessions before the training window, so that features of a year are defined in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is trained."""
-
-    days: int = 2500
-    num_envs: int
-    start_groups: int
-    updates: int
-
-
-SMALL = Size(num_envs=128, start_groups=32, updates=60)
-BRIEF = Size(num_envs=128, start_groups=32, updates=20)
-FULL = Size(num_envs=512, start_groups=64, updates=60)
+DAYS = 2500
+SMALL = {"num_envs": 128, "start_groups": 32, "updates": 60}
+BRIEF = SMALL | {"updates": 20}
+FULL = {"num_envs": 512, "start_groups": 64, "updates": 60}
 
 
 def train_on(market, size, seed, out):
@@ -40,8 +30,8 @@ def train_on(market, size, seed, out):
     began = time.process_time()
     agent = finpod.train(
         market=market, train=(days[WARM_UP], days[unseen - 201]), validation=(days[unseen - 200], days[unseen - 1]),
-        out=out, agents=1, rounds=1, keep=1, hold=1, seed=seed, num_envs=size.num_envs, start_groups=size.start_groups,
-        steps=size.updates * size.num_envs * 16, config=PPOConfig(num_steps=16, learning_rate=1e-3, gamma=0.9),
+        out=out, agents=1, rounds=1, keep=1, hold=1, seed=seed, num_envs=size["num_envs"], start_groups=size["start_groups"],
+        steps=size["updates"] * size["num_envs"] * 16, config=PPOConfig(num_steps=16, learning_rate=1e-3, gamma=0.9),
     )  # fmt: skip
     assert time.process_time() - began < BUDGET
     return agent, {"start": days[unseen], "end": days[-1]}
@@ -93,7 +83,7 @@ def test_d23_a_move_that_can_be_seen_coming_is_taken(tmp_path, fill, beside_anot
 
 def share_of_the_oracle(seed, size, out):
     """Information ratio over equal weight on unseen days, as a share of the oracle's, and the cost-free interval of the excess."""
-    market = simulate_market(names=20, days=size.days, signal=0.1, seed=seed)
+    market = simulate_market(names=20, days=DAYS, signal=0.1, seed=seed)
     agent, unseen = train_on(market, size, seed, out)
     own, oracle = (finpod.backtest(strategy, market, **unseen) for strategy in (agent, market.oracle))
     ratios = [excess.mean() / excess.std() * 252**0.5 for excess in map(excess_returns, (own, oracle))]
@@ -120,7 +110,7 @@ def test_a_planted_signal_is_learnt(size, tmp_path):
 def test_nothing_is_learnt_where_there_is_nothing(size, tmp_path):
     covered = []
     for seed in range(5):
-        market = simulate_market(names=20, days=size.days, signal=0.0, seed=seed)
+        market = simulate_market(names=20, days=DAYS, signal=0.0, seed=seed)
         agent, unseen = train_on(market, size, seed, tmp_path / str(seed))
         values = excess_returns(finpod.backtest(agent, market, costs=FREE, **unseen))
         assert values.std() > 1e-6  # it does differ from equal weight

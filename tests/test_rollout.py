@@ -15,24 +15,22 @@ from finpod.trading.execution import build_execution
 HOLD = 2
 
 
-@pytest.fixture(scope="module")
-def market():
-    return random_market(60, 4, gaps=0)
+MARKET = random_market(60, 4, gaps=0)
 
 
-def made(market, *, kind=Counter, seed=0, fill="open", **trading):
+def made(*, kind=Counter, fill="open", horizon=5):
     """An environment of 12 accounts in 3 groups, a policy that values a state by its row, and the table."""
-    config = TradingConfig(**{"num_envs": 12, "start_groups": 3, "hold": HOLD, "horizon": 5, **trading})
-    env = MarketEnv(build_execution(market, fill), 10, 55, config, seed=seed)
-    return env, kind(PolicySpec(features=1)), row_table(market)
+    config = TradingConfig(num_envs=12, start_groups=3, hold=HOLD, horizon=horizon)
+    env = MarketEnv(build_execution(MARKET, fill), 10, 55, config)
+    return env, kind(PolicySpec(features=1)), row_table(MARKET)
 
 
 def noise(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_a_rollout_is_time_major_and_identifiable(market):
-    env, policy, table = made(market)
+def test_a_rollout_is_time_major_and_identifiable():
+    env, policy, table = made()
     first = env.observe()
     rollout = collect(env, policy, table, 7, noise())
     shapes = {name: tuple(getattr(rollout, name).shape) for name in rollout._fields}
@@ -48,17 +46,17 @@ def test_a_rollout_is_time_major_and_identifiable(market):
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
-def test_c11_the_bootstrap_is_the_value_of_where_the_step_led_not_of_the_new_beginning(market, fill):
+def test_c11_the_bootstrap_is_the_value_of_where_the_step_led_not_of_the_new_beginning(fill):
     """The policy values a state by its row. Episodes of three steps."""
-    rollout = collect(*made(market, fill=fill, horizon=3), 9, noise())
+    rollout = collect(*made(fill=fill, horizon=3), 9, noise())
     torch.testing.assert_close(rollout.next_value, rollout.row + float(HOLD))
     assert not rollout.terminated.any()
     assert torch.equal(rollout.truncated, (torch.arange(9) % 3 == 2)[:, None].expand(9, 12))
     assert (rollout.row[[3, 6]] != rollout.row[[2, 5]] + HOLD).any()  # they did begin anew
 
 
-def test_actions_are_the_policys_and_so_is_their_density(market):
-    env, policy, table = made(market)
+def test_actions_are_the_policys_and_so_is_their_density():
+    env, policy, table = made()
     rollout = collect(env, policy, table, 2, noise(5))
     expected = torch.randn(3, 4, 4, generator=noise(5)) * policy.log_std.exp()  # the mean of an untrained policy is 0
     torch.testing.assert_close(rollout.action[0], expected.flatten(0, 1).detach())
@@ -66,8 +64,8 @@ def test_actions_are_the_policys_and_so_is_their_density(market):
     torch.testing.assert_close(rollout.log_prob, density_of.detach())
 
 
-def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(market, monkeypatch):
-    env, policy, table = made(market, kind=MarketPolicy)
+def test_a_policy_that_is_not_a_number_is_reported_once_a_rollout(monkeypatch):
+    env, policy, table = made(kind=MarketPolicy)
     checks, check = [], env.check
     monkeypatch.setattr(env, "check", lambda: (checks.append(1), check()))
     collect(env, policy, table, 4, noise())
@@ -121,12 +119,3 @@ def test_gae_is_its_definition(gamma, gae_lambda):
 def test_c10_the_future_counts_unless_the_episode_terminated(terminated, truncated, target, gae_lambda):
     figures = (torch.tensor([[number]]) for number in (1.0, 3.0, 10.0, terminated, truncated))
     assert (gae(steps(*figures), 0.99, gae_lambda) + 3.0).item() == pytest.approx(target)
-
-
-def test_lambda_1_reduces_to_discounted_sums():
-    reward, value = torch.randn(2, 6, 3, dtype=torch.float64, generator=noise(1))
-    next_value, never = torch.cat([value[1:], value[:1]]), torch.zeros(6, 3, dtype=torch.bool)
-    targets = gae(steps(reward, value, next_value, never, never), 0.8, 1.0) + value
-    for t in range(6):
-        discount = 0.8 ** torch.arange(6 - t, dtype=torch.float64)[:, None]
-        torch.testing.assert_close(targets[t], (discount * reward[t:]).sum(0) + 0.8 ** (6 - t) * next_value[-1])

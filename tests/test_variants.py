@@ -14,20 +14,16 @@ from finpod.strategy import Strategy
 class Fixed(Strategy):
     """Always the same weights."""
 
-    def __init__(self, name, *weights):
-        self.name, self.weights = name, np.array(weights)
+    variant_kind = "seed"
+
+    def __init__(self, name, *weights, variants=()):
+        self.name, self.weights, self.variants = name, np.array(weights), variants
 
     def decide(self, view):
         return self.weights
 
 
-class Family(Fixed):
-    """The mean of three fixed recipes."""
-
-    def __init__(self):
-        super().__init__("family", 0.5, 0.3, 0.2)
-        self.variant_kind = "seed"
-        self.variants = [Fixed("seed 0", 1, 0, 0), Fixed("seed 1", 0.5, 0.5, 0), Fixed("seed 2", 0, 0.4, 0.6)]
+SEEDS = [Fixed("seed 0", 1, 0, 0), Fixed("seed 1", 0.5, 0.5, 0), Fixed("seed 2", 0, 0.4, 0.6)]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +33,12 @@ def market():
 
 @pytest.fixture(scope="module")
 def result(market):
-    return backtest(Family(), market)
+    return backtest(Fixed("family", 0.5, 0.3, 0.2, variants=SEEDS), market)
 
 
 def test_d24_each_variant_is_run_alone_on_the_same_terms(market, result):
     assert list(result.variants) == ["seed 0", "seed 1", "seed 2"]
-    for strategy in Family().variants:
+    for strategy in SEEDS:
         alone = backtest(strategy, market)
         np.testing.assert_array_equal(result.variants[strategy.name].to_numpy(), alone.equity.to_numpy())
         assert result.spread[strategy.name]["sharpe"] == alone.metrics.sharpe

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_agents import CONFIG, TRAIN, tiny_train
+from made_agents import CONFIG, SMALL, TRAIN, tiny_train
 from made_markets import make_market, random_market
 from test_ppo import bandit, experience, rollout_of
 
@@ -61,10 +61,8 @@ def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_report
     assert undefined["return_63"] == pytest.approx(63 / 253)
     assert set(trained.provenance["features"]) == set(AVAILABLE) - LONG
     result = finpod.backtest(trained, market, start=market.dates[381])
-    rows = {label: text for title, rows in provenance(result) if title == "Agent" for label, text in rows}
-    shown = {
-        label.rpartition(": ")[2].lower(): text for label, text in rows.items() if label.startswith("Features dropped")
-    }
+    rows = [row for title, rows in provenance(result) if title == "Agent" for row in rows]
+    shown = {label.rpartition(": ")[2].lower(): text for label, text in rows if label.startswith("Features dropped")}
     assert shown.keys() == {name.replace("_", " ") for name in LONG}
     assert shown["momentum 12 1"] == "0.99605"
 
@@ -118,11 +116,9 @@ def test_g13_an_environment_drops_them_too_and_a_trained_scaling_never(market):
 def test_g13_segments_of_a_walk_forward_tell_what_each_dropped(tmp_path):
     market = replace(random_market(200, 5, gaps=0, seed=5), member=np.ones((200, 5), dtype=bool))
     features = ["return_5", late(90)]
-    result = walk_forward(
-        market=market, start=market.dates[130], out=tmp_path / "wf", train=60, validation=30, test=60, hold=2, num_envs=8,
-        start_groups=4, horizon=5, features=features, config=CONFIG, agents=1, rounds=1, keep=1, steps=1,
-        progress=lambda doing, share: None,
-    )  # fmt: skip
+    result = walk_forward(market=market, start=market.dates[130], out=tmp_path / "wf", train=60, validation=30, test=60, hold=2,
+                          **SMALL, features=features, config=CONFIG, agents=1, rounds=1, keep=1, steps=1,
+                          progress=lambda doing, share: None)  # fmt: skip
     lines = result.agent["segments"]
     assert [line.get("dropped", "") for line in lines] == ["late_close", ""]
     assert "features" not in load_walkforward(tmp_path / "wf", [features[1]]).provenance
@@ -147,12 +143,10 @@ def test_g14_advantages_are_finite_whatever_their_number(shape, center_days):
     learner = bandit(replace(CONFIG, center_days=center_days))
     advantage = torch.randn(shape) + 3
     scaled = learner.standardise(advantage)
-    assert scaled.isfinite().all()
     if advantage.numel() == 1:
         assert torch.equal(scaled, advantage)
     else:
-        assert scaled.std() == pytest.approx(1.0, abs=1e-4)
-        assert scaled.mean() == pytest.approx(0.0, abs=1e-5)
+        assert (float(scaled.mean()), float(scaled.std())) == pytest.approx((0, 1), abs=1e-4)
     assert learner.standardise(torch.full(shape, 2.0)).isfinite().all()
 
 
