@@ -86,10 +86,10 @@ class PPO:
         self._return = torch.zeros((), device=self.device)
         # a tensor: schedules and the KL limit then need no read from the device
         rate = torch.tensor(config.learning_rate, device=self.device)
-        on_gpu, decay = self.device.type == "cuda", config.weight_decay
         self.optimizer = torch.optim.AdamW(
-            policy.parameters(), lr=rate, eps=1e-5, weight_decay=decay, fused=True, capturable=on_gpu
-        )
+            policy.parameters(), lr=rate, eps=1e-5, weight_decay=config.weight_decay, fused=True,
+            capturable=self.device.type == "cuda",
+        )  # fmt: skip
 
     def collect(self, env: Environment) -> Rollout:
         """Return the rollout for the next update."""

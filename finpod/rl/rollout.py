@@ -72,18 +72,14 @@ def collect(env: Environment, policy: Policy, table: Table | None, steps: int, g
         density = log_prob(action, mean, policy.log_std)
         step = env.step(action.flatten(0, 1))
         _require_shapes(step, shape, number)
-        parts.append(
-            (
-                *(obs.row, state, action.flatten(0, 1), density.flatten(0, 1), value.flatten()),
-                *(step.reward.clone().float(), step.terminated.clone(), step.truncated.clone()),
-                *(step.final_obs.row, step.final_obs.state.clone().float()),
-            )
-        )
+        parts.append((
+            obs.row, state, action.flatten(0, 1), density.flatten(0, 1), value.flatten(), step.reward.clone().float(),
+            step.terminated.clone(), step.truncated.clone(), step.final_obs.row, step.final_obs.state.clone().float(),
+        ))  # fmt: skip
         obs = step.obs
     env.check()
-    row, state, action, density, value, reward, terminated, truncated, final_row, final = map(
-        _stacked, zip(*parts, strict=True)
-    )
+    columns = map(_stacked, zip(*parts, strict=True))
+    row, state, action, density, value, reward, terminated, truncated, final_row, final = columns
     _require_finite(reward, state)
     final_code = encode_rows(policy, table, of_groups(final_row, groups))
     next_value = policy(final_code, final.unflatten(1, (groups, -1)))[1].flatten(1)
@@ -112,7 +108,7 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
 
 
 def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
-    """Raise InputError for observations of another shape than the first, and for not one reward and end per environment."""
+    """Raise InputError unless observations have the `shape` of the first, and rewards and ends one value per environment."""
     shapes = {"obs": step.obs.state.shape, "final_obs": step.final_obs.state.shape}
     shapes |= {name: getattr(step, name).shape for name in ("reward", "terminated", "truncated")}
     for name, actual in shapes.items():
@@ -129,7 +125,5 @@ def _require_finite(reward: Tensor, state: Tensor) -> None:
         bad = (~values.isfinite()).nonzero()
         if len(bad):
             place = tuple(bad[0].tolist())
-            raise InputError(
-                f"the {name} of environment {place[1]} at step {place[0]} of a rollout is {values[place].item()}; "
-                "an environment must return finite numbers"
-            )
+            value = f"the {name} of environment {place[1]} at step {place[0]} of a rollout is {values[place].item()}"
+            raise InputError(f"{value}; an environment must return finite numbers")
