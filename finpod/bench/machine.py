@@ -82,6 +82,10 @@ def run(
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
 
 
+def _selects(what: str | None, measurement: str) -> bool:
+    return what is None or what in measurement
+
+
 def measure(
     call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP
 ) -> tuple[int, float]:
