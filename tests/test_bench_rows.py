@@ -36,6 +36,8 @@ def call(capsys, monkeypatch, tmp_path):
     ("line", "value"),
     [
         ("skill sac", "'sac'"),
+        ("skill apg -w 0.7", "'0.7'"),
+        ("skill apg -w resampled -n 1", "give -r FILE"),
         ("skill -r no.parquet apg", "no.parquet"),
         ("skill -n 0", "'-n'"),
         ("skill -j two", "'-j'"),
@@ -141,12 +143,13 @@ def test_all_cells_are_asked_for_and_those_of_the_first_seeds_come_first():
     assert len(cells) == len({cell.name for cell in cells}) == 2 * 2 * 200 + 4 * 3 * 100
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
     assert not any(cell.world == skill.RESAMPLED for cell in skill.cells(skill.RULES, None))
-    assert len(skill.cells(["informed"], None, most=3)) == 4 * 3
+    assert len(skill.cells(["informed"], None, markets=3)) == 4 * 3
+    assert [cell.name for cell in skill.cells(["apg"], None, 250, ["simulated"])][-1] == "simulated-apg-249"
 
 
 def test_verdicts_come_into_the_tables(brief, tmp_path):
     real = save_snapshot(simulate_market(names=24, days=300, seed=5), tmp_path / "real")
-    wanted = skill.cells(skill.RULES, str(real), most=1)
+    wanted = skill.cells(skill.RULES, str(real), markets=1)
     made = skill.run(wanted, str(real), tmp_path / "rows", jobs=1)
     assert [(row["world"], row["rule"], row["seed"]) for row in made] == wanted
     assert all(np.isfinite([*row["interval"], row["ratio"]]).all() and row["tracking_error"] > 0 for row in made)

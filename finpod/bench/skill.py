@@ -94,7 +94,7 @@ def market_of(cell: Cell, real: str | None) -> MarketData:
     days = ROWS["test"][1] + 1
     if cell.world == RESAMPLED:
         if real is None:
-            raise InputError("resampled markets need a file of real bars", argument="real")
+            raise InputError("resampled markets need a file of real bars; give -r FILE", argument="real")
         source = complete(real)
         chosen = np.random.default_rng(cell.seed).choice(len(source.tickers), NAMES, replace=False)
         return resampled(source.select([source.tickers[i] for i in sorted(chosen)]), days=days, seed=cell.seed)
@@ -160,16 +160,19 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cells(rules: Sequence[str], real: str | None, most: int | None = None) -> list[Cell]:
-    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule."""
-    if unknown := [rule for rule in rules if rule not in RULES]:
-        raise InputError(f"unknown rule {unknown[0]!r}; choose from {', '.join(RULES)}", argument="rules")
+def cells(
+    rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
+) -> list[Cell]:
+    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or world."""
+    for kind, given, known in (("rule", rules, RULES), ("world", worlds or (), tuple(MARKETS))):
+        if unknown := [name for name in given if name not in known]:
+            raise InputError(f"unknown {kind} {unknown[0]!r}; choose from {', '.join(known)}", argument=f"{kind}s")
     wanted = [
         Cell(world, rule, seed)
-        for world, markets in MARKETS.items()
+        for world in worlds or MARKETS
         for rule in rules
-        for seed in range(markets if most is None else min(most, markets))
-        if not (world in FAMILIES and rule == INFORMED) and not (world == RESAMPLED and real is None)
+        for seed in range(MARKETS[world] if markets is None else markets)
+        if not (world in FAMILIES and rule == INFORMED) and (worlds or real or world != RESAMPLED)
     ]
     return sorted(wanted, key=lambda cell: cell.seed)
 
@@ -238,18 +241,14 @@ def by_cell(rows: Sequence[dict[str, Any]], worlds: Iterable[str]) -> dict[tuple
 
 def main(
     rules: Annotated[list[str] | None, typer.Argument(help=f"Rules; by default {', '.join(RULES)}.")] = None,
-    real: Annotated[
-        str | None,
-        typer.Option(
-            "-r", help="File of real daily bars, such as nasdaq100_daily.parquet; by default none are resampled."
-        ),
-    ] = None,
-    most: Annotated[int | None, typer.Option("-n", min=1, help="Most markets of a cell.")] = None,
+    real: Annotated[str | None, typer.Option("-r", help="File of real daily bars, to be resampled.")] = None,
+    worlds: Annotated[list[str] | None, typer.Option("-w", help="Kinds of markets; by default all.")] = None,
+    markets: Annotated[int | None, typer.Option("-n", min=1, help=f"Markets of a kind; by default {MARKETS}.")] = None,
     jobs: Annotated[int | None, typer.Option("-j", min=1, help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
     """Compute missing rows and print the tables that have rows."""
-    wanted = cells(rules or RULES, real, most)
+    wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)
     rows = run(wanted, real, folder, jobs or usable_cores())
