@@ -7,7 +7,7 @@ import pytest
 from finpod.errors import DataError
 from finpod.market.cleaning import build_market
 from finpod.market.long_bars import RepairLog
-from finpod.market.tidy import tidy_bars
+from finpod.market.tidy import read_bars
 
 DAYS = pd.bdate_range("2024-01-02", periods=5)
 """Five sessions in a row."""
@@ -45,7 +45,7 @@ def built(bars, **options):
     """The market of some bars, every date a session unless told otherwise."""
     defaults = {"membership": None, "benchmark": "QQQ", "manifest": {"source": "file"}, "calendar": None}
     log = RepairLog()
-    return build_market(tidy_bars(bars, log=log), log=log, **{**defaults, **options})
+    return build_market(read_bars(bars, log=log), log=log, **{**defaults, **options})
 
 
 def alone(bars, **options):

@@ -10,8 +10,7 @@ from made_bars import DAYS, closes, frame, refuses
 from numpy.testing import assert_array_equal
 
 from finpod.market.load import load_market
-from finpod.market.readers import read_bars
-from finpod.market.tidy import tidy_bars
+from finpod.market.tidy import read_bars
 
 LONG = pd.DataFrame(
     {"close": [1.0, 10, 2, 20, 3, 30], "open": [1.0, 11, 2, 22, 3, 33]},
@@ -59,7 +58,7 @@ TABLES = {
 def test_g03_every_table_of_pandas(tmp_path, table):
     made = pd.DataFrame(TABLES[table])
     made.to_parquet(tmp_path / "bars.parquet")
-    for bars in (tidy_bars(made), read_bars(tmp_path / "bars.parquet")):
+    for bars in (read_bars(made), read_bars(tmp_path / "bars.parquet")):
         assert closes(bars) == BOTH
     assert load_market(TABLES[table], benchmark="BBB").tickers == ("AAA",)
 
@@ -70,10 +69,10 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
     table = LONG.rename({"AAA": 10107, "BBB": 14593}, level=1).rename_axis(["date", "permno"])
     table = table.swaplevel().sort_index() if swapped else table
     table.to_parquet(tmp_path / "bars.parquet")
-    for bars in (tidy_bars(table), read_bars(tmp_path / "bars.parquet")):
+    for bars in (read_bars(table), read_bars(tmp_path / "bars.parquet")):
         assert closes(bars) == {"10107": [1, 2, 3], "14593": [10, 20, 30]}
-    refuses(lambda: tidy_bars(bare(table)), argument="ticker_column")
-    refuses(lambda: tidy_bars(table.rename_axis(index={"permno": "firm_id"})), "firm_id", argument="ticker_column")
+    refuses(lambda: read_bars(bare(table)), argument="ticker_column")
+    refuses(lambda: read_bars(table.rename_axis(index={"permno": "firm_id"})), "firm_id", argument="ticker_column")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +117,7 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
     ],
 )
 def test_tables_that_cannot_be_used(table, word):
-    refuses(lambda: tidy_bars(table), word)
+    refuses(lambda: read_bars(table), word)
 
 
 ARROW = [
@@ -140,7 +139,7 @@ def test_g08_arrow_dtypes(tmp_path, kind, index):
     table = table.astype({"close": "double[pyarrow]", "open": "int64[pyarrow]"})
     table = table.set_index(["date", "ticker"]) if index else table
     table.to_parquet(tmp_path / "bars.parquet")
-    for bars in (tidy_bars(table), read_bars(tmp_path / "bars.parquet")):
+    for bars in (read_bars(table), read_bars(tmp_path / "bars.parquet")):
         assert closes(bars) == BOTH
         assert_array_equal(bars["date"].to_numpy(), np.repeat(DAYS[:3].to_numpy(), 2))
         assert bars["open"].dtype == "float64"
@@ -149,9 +148,9 @@ def test_g08_arrow_dtypes(tmp_path, kind, index):
 def test_g08_other_dtypes_of_numbers():
     table = LONG.reset_index()
     for values in (table["close"].astype("Float64"), table["close"].astype("Int64"), table["close"].map(Decimal)):
-        assert closes(tidy_bars(table.assign(close=values)))["BBB"] == [10, 20, 30]
+        assert closes(read_bars(table.assign(close=values)))["BBB"] == [10, 20, 30]
     decimals = pd.Series(pa.array([Decimal("1.5")] * 6, pa.decimal128(10, 2)).to_pandas(types_mapper=pd.ArrowDtype))
-    assert closes(tidy_bars(table.assign(close=decimals)))["BBB"] == [1.5] * 3
+    assert closes(read_bars(table.assign(close=decimals)))["BBB"] == [1.5] * 3
 
 
 @pytest.mark.parametrize("order", ["open high low close volume", "close high low open volume"])
@@ -159,15 +158,15 @@ def test_b15_layout_and_order_of_columns_change_nothing(order):
     flat = frame(tickers=("AAA",)).set_index("date").drop(columns="ticker")[order.split()].rename(columns=str.title)
     tables = [flat, *(pd.concat({"AAA": flat}, axis=1).swaplevel(*levels, axis=1) for levels in ((0, 1), (0, 0)))]
     for table in tables:
-        pd.testing.assert_frame_equal(tidy_bars(table, ticker="AAA"), tidy_bars(frame(tickers=("AAA",))))
+        pd.testing.assert_frame_equal(read_bars(table, ticker="AAA"), read_bars(frame(tickers=("AAA",))))
 
 
 def test_assets_of_a_table_of_two_levels_may_lack_fields():
-    bars = tidy_bars(pd.concat({"AAA": AAA, "BBB": AAA[["close"]] * 2}, axis=1))
+    bars = read_bars(pd.concat({"AAA": AAA, "BBB": AAA[["close"]] * 2}, axis=1))
     assert_array_equal(bars["open"], [1, np.nan, 2, np.nan, 3, np.nan])
     assert_array_equal(bars["close"], [1, 2, 2, 4, 3, 6])
 
 
 @pytest.mark.parametrize("label", ["5. adjusted close", "Adj Close**", "ADJCLOSE", "adjClose", "Close (adj)"])
 def test_spellings_of_the_adjusted_close(label):
-    assert_array_equal(tidy_bars(frame().assign(**{label: 200.0}))["adj_close"], [200.0] * 15)
+    assert_array_equal(read_bars(frame().assign(**{label: 200.0}))["adj_close"], [200.0] * 15)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from finpod.errors import DataError
 from finpod.market.columns import field_of
-from finpod.market.readers import read_bars
+from finpod.market.tidy import read_bars
 
 NAMES = ["AAA", "BRK-B", "VOD.L", "7203.T", "10107", "^GSPC", "COIN", "T", "TRUE", "NA", "NAN", "OPEN", "LOW", "LAST"]
 FIELDS = ["close", "open", "volume"]

@@ -13,8 +13,8 @@ from finpod.errors import InputError
 from finpod.market.calendar import sessions_of
 from finpod.market.load import load_market
 from finpod.market.long_bars import RepairLog
-from finpod.market.readers import read_bars, read_table, ticker_of
-from finpod.market.tidy import join_bars, tidy_bars
+from finpod.market.readers import read_table
+from finpod.market.tidy import read_bars, ticker_of
 
 ONE = frame(tickers=("AAA",)).drop(columns="ticker")
 
@@ -35,11 +35,12 @@ def test_a_folder_of_files_of_one_asset_each(tmp_path):
     refuses(lambda: load_market(tmp_path), "DDD.csv")
 
 
-def test_joined_tables_keep_what_was_said_of_each():
+def test_joined_files_keep_what_was_said_of_each(tmp_path):
     log = RepairLog()
-    parts = [tidy_bars(pd.concat([frame(tickers=(name,))] * 2), log=log) for name in ("ZZZ", "AAA")]
-    parts.append(tidy_bars(frame(tickers=("MMM",))[["date", "ticker", "close"]], log=log))
-    bars = join_bars(parts, "folder", list("zam"), log)
+    for ticker in ("ZZZ", "AAA"):
+        pd.concat([frame(tickers=(ticker,))] * 2).to_csv(tmp_path / f"{ticker}.csv", index=False)
+    frame(tickers=("MMM",))[["date", "ticker", "close"]].to_csv(tmp_path / "MMM.csv", index=False)
+    bars = read_bars(tmp_path, log=log)
     assert list(bars["ticker"][:3]) == ["AAA", "MMM", "ZZZ"]
     assert bars["date"].is_monotonic_increasing
     assert np.isnan(bars["open"][bars["ticker"] == "MMM"]).all()

@@ -11,8 +11,7 @@ from numpy.testing import assert_array_equal
 from finpod.errors import FinpodError, InputError
 from finpod.market.load import load_market
 from finpod.market.long_bars import RepairLog
-from finpod.market.readers import read_bars
-from finpod.market.tidy import tidy_bars
+from finpod.market.tidy import read_bars
 from finpod.market.universe import read_members
 
 HEADER = "Date,Open,High,Low,Close,Volume\n"
@@ -130,21 +129,21 @@ def test_g04_ticker_is_for_one_asset(read):
     assert closes(read("Date,AAA\n2024-01-02,1\n", ticker="zzz")) == {"ZZZ": [1]}
     several = NAMED.format("ticker").replace("BBB", "aaa").replace("02,aaa", "04,aaa").replace("03,aaa", "05,aaa")
     assert closes(read(several, ticker="ZZZ")) == {"ZZZ": [1, 2, 10, 20]}
-    assert closes(tidy_bars(frame(tickers=("AAA",)), ticker="zzz")) == {"ZZZ": [100, 101, 102, 103, 104]}
+    assert closes(read_bars(frame(tickers=("AAA",)), ticker="zzz")) == {"ZZZ": [100, 101, 102, 103, 104]}
 
 
 def test_g09_spellings_of_one_ticker_are_one_asset():
     log = RepairLog()
     spellings = {"AAPL": ["aapl", "Aapl", "AAPL"], "BRKB": ["BRK.B", "BRK-B", "brk/b"], "VOD": ["VOD.L"]}
     parts = [frame(tickers=(t,)).assign(ticker=[s[i % len(s)] for i in range(5)]) for t, s in spellings.items()]
-    bars = tidy_bars(pd.concat(parts, ignore_index=True), log=log)
+    bars = read_bars(pd.concat(parts, ignore_index=True), log=log)
     assert closes(bars) == {ticker: [100, 101, 102, 103, 104] for ticker in ("AAPL", "BRK-B", "VOD.L")}
     assert log.reading == ["tickers in one spelling: Aapl as AAPL, BRK.B as BRK-B, aapl as AAPL, brk/b as BRK-B"]
 
 
 def test_g09_two_spellings_with_different_bars_on_one_day_are_refused():
     bars = pd.concat([frame(tickers=("BRK.B",)), frame(tickers=("BRK-B",), close=7.0)], ignore_index=True)
-    refuses(lambda: tidy_bars(bars), "BRK-B", "2024-01-02")
+    refuses(lambda: read_bars(bars), "BRK-B", "2024-01-02")
 
 
 def test_g09_members_and_benchmark_are_found_under_any_spelling(tmp_path):
@@ -166,7 +165,7 @@ def test_g09_two_columns_that_become_one_ticker_are_refused(read):
     for pair in (("BRK.B", "BRK-B"), ("aaa", "AAA")):
         refuses(lambda pair=pair: read("Date,{},{}\n2024-01-02,1,\n2024-01-03,,2\n".format(*pair)), *pair)
     one = frame(tickers=("X",)).set_index("date")[["open", "close"]]
-    refuses(lambda: tidy_bars(pd.concat(dict.fromkeys(("aaa", "AAA"), one), axis=1)), "aaa", "AAA")
+    refuses(lambda: read_bars(pd.concat(dict.fromkeys(("aaa", "AAA"), one), axis=1)), "aaa", "AAA")
 
 
 def test_g09_two_files_of_one_ticker_are_one_series_or_refused(tmp_path):
@@ -242,9 +241,9 @@ def test_g23_what_cannot_be_read_ends_in_one_line(read, text, words):
 def test_a_header_with_a_close_in_both_levels_is_refused():
     table = pd.DataFrame([[1.0, 2.0]], index=DAYS[:1])
     table.columns = pd.MultiIndex.from_tuples([("close", "CLOSE"), ("close", "AAA")])
-    refuses(lambda: tidy_bars(table), "(field, ticker)", "(ticker, field)")
-    assert closes(tidy_bars(table.rename_axis(["field", "ticker"], axis=1))) == {"AAA": [2], "CLOSE": [1]}
-    assert closes(tidy_bars(table.rename(columns={"CLOSE": "LAST"}))) == {"AAA": [2], "LAST": [1]}
+    refuses(lambda: read_bars(table), "(field, ticker)", "(ticker, field)")
+    assert closes(read_bars(table.rename_axis(["field", "ticker"], axis=1))) == {"AAA": [2], "CLOSE": [1]}
+    assert closes(read_bars(table.rename(columns={"CLOSE": "LAST"}))) == {"AAA": [2], "LAST": [1]}
 
 
 def test_a_mapping_is_no_market():
@@ -254,8 +253,8 @@ def test_a_mapping_is_no_market():
 def test_b21_equal_rows_are_dropped_by_date_not_by_value():
     days = pd.to_datetime(["2023-06-28", "2023-06-29", "2023-06-30", "2023-06-30"])
     bars = pd.DataFrame({"date": days, "ticker": "AAA", "close": [60.52, 60.52, 60.19, 60.19]})
-    assert list(tidy_bars(bars)["close"]) == [60.52, 60.52, 60.19]
+    assert list(read_bars(bars)["close"]) == [60.52, 60.52, 60.19]
     market = built(pd.concat([bars, bars.assign(ticker="QQQ")]))
     assert repairs(market) == {"duplicate rows dropped": 2}
     assert places(market, "duplicate rows dropped")[0] == ("AAA", "2023-06-30", "bar", "given twice", "once")
-    refuses(lambda: tidy_bars(pd.concat([frame(), frame().tail(1).assign(close=1.0)])), "QQQ on 2024-01-08")
+    refuses(lambda: read_bars(pd.concat([frame(), frame().tail(1).assign(close=1.0)])), "QQQ on 2024-01-08")

@@ -4,7 +4,7 @@ import pytest
 from made_bars import closes
 
 from finpod.errors import DataError
-from finpod.market.readers import read_bars
+from finpod.market.tidy import read_bars
 
 DAYS = {
     "16": {"iso": "2024-01-16", "num": "20240116", "s": 1705363200, "c": 10, "e": 20},

@@ -46,7 +46,7 @@ def build_market(
     periods_per_year: float | None = None,
     now: datetime | None = None,
 ) -> MarketData:
-    """Return a validated market from tidy bars (see `finpod.market.tidy.tidy_bars`), adjusted for splits and dividends.
+    """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
     adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close). `adj_close` is the vendor's,
     repaired where it contradicts the listed splits and dividends, or computed from these. Without either, prices count as

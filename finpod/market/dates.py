@@ -58,17 +58,6 @@ class Stamps(NamedTuple):
         return np.where(np.isnat(self.utc), self.clock, local.to_numpy())
 
 
-class Dates(NamedTuple):
-    """The dates of bars."""
-
-    days: Array
-    """[rows] datetime64[ns], the day of each stamp on its own clock; the stamp itself for intraday bars."""
-    offsets: tuple[str, ...]
-    """UTC offsets of the stamps, sorted; empty if they have none."""
-    reading: str
-    """Description of how the stamps were read, if there was a choice; else empty."""
-
-
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
     """Return True if the dtype or the first value is a date; with `digits` also for YYYYMMDD and seconds since 1970."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
@@ -83,16 +72,20 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
     return any(re.match(f"{form}(?=$|[T ,])", text) for form in forms)
 
 
-def parse_dates(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Dates:
-    """Return the day of each bar, or the time in New York of intraday bars (see `parse_stamps`). Blank cells are an error."""
+def parse_dates(
+    column: pd.Series, name: str = "the frame", day_first: bool | None = None
+) -> tuple[Array, set[str], str]:
+    """Return the day of each bar [rows], or its time in New York if bars are intraday; the UTC offsets of the stamps; and how
+    they were read, if there was a choice (see `parse_stamps`). Blank cells are an error.
+    """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
     if is_intraday(stamps.clock):
-        return Dates(stamps.on_clock(NEW_YORK), (), _INTRADAY_READING)
+        return stamps.on_clock(NEW_YORK), set(), _INTRADAY_READING
     offsets = np.unique((stamps.clock - stamps.utc)[~np.isnat(stamps.utc)])
     days = stamps.clock.astype("datetime64[D]").astype("datetime64[ns]")
-    return Dates(days, tuple(sorted(offset_text(offset) for offset in offsets)), stamps.reading)
+    return days, {offset_text(offset) for offset in offsets}, stamps.reading
 
 
 def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Stamps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,9 +26,14 @@ from finpod.market.columns import (
     word,
 )
 from finpod.market.dates import holds_dates
-from finpod.market.headers import Numbers, Pairs, by_ticker, split_label, split_labels
 from finpod.market.parsing import is_ticker, normal_ticker, plain
 
+Numbers = dict[tuple[str, str | None], pd.Series]
+"""(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
+Pairs = Sequence[tuple[str, str, pd.Series]]
+"""Columns of a header of two levels: upper label, lower label, values."""
+_MARKS = r"[_. |:-]"
+"""Characters between field and ticker in one label."""
 _TICKERS_A_WORD = 3
 """Fewest columns of a wide table for each one whose ticker is a known word, such as OPEN."""
 
@@ -84,10 +90,10 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
             shown = listed(unknown, "a column", "columns")
             text = f"{name} has {shown} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
-        if "close" not in fields and (pairs := split_labels(labelled, name)):
+        if "close" not in fields and (pairs := _split_labels(labelled, name)):
             labelled = []
     if pairs:
-        return Layout(dates.values, None, by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
+        return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
     if tickers is None and "close" not in fields:
         return Layout(dates.values, None, _wide(labelled, name), columns)
     if "close" not in fields:
@@ -233,6 +239,68 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     return fields
 
 
+def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
+    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
+
+    The fields are in the level with a close. If both have one, the names of the levels decide, or a close that can mean
+    nothing else. Raises DataError if neither or both could be the level of the fields.
+    """
+    closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
+    levels = [level for level in (0, 1) if closes[level]]
+    if len(levels) == 2:
+        tickers = [level for level, label in enumerate(names) if word(label) in TICKERS]
+        certain = [level for level in (0, 1) if not closes[level] <= ANY_PRICE]
+        levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
+    if not levels:
+        raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
+    if len(levels) == 2:
+        way_out = "name the level of the tickers 'ticker', as both levels of the header have a close"
+        raise ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
+    read = fields_of(pair[levels[0]] for pair in pairs)
+    numbers: Numbers = {}
+    for *labels, values in pairs:
+        field, ticker = read.get(word(labels[levels[0]])), str(labels[1 - levels[0]])
+        if field is not None:
+            if (field, ticker) in numbers:
+                raise DataError(f"{name} has two columns for {field} of {ticker}; keep one")
+            numbers[field, ticker] = values
+    return numbers
+
+
+def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
+    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label holds both a close and a ticker.
+
+    Raises DataError if only some labels hold both, and for labels such as close_OPEN, in which either may be the field.
+    """
+    for column in columns:
+        one, *rest = re.split(_MARKS, column.label, maxsplit=1)
+        fields = [field_of(part) for part in (one, *rest)]
+        if not column.known and rest and None not in fields and "close" in fields:
+            way_out = "give the table two columns, ticker and close"
+            label = f"{name}: its column {column.label}"
+            raise ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
+    parts = [_split_label(column.label) for column in columns]
+    closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
+    if closes and None in parts:
+        fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
+        way_out = "write all labels of columns one way"
+        raise ambiguous(name, f"fields by ticker, by {fields_by}", f"closes by ticker, by {closes_by}", way_out)
+    return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
+
+
+def _split_label(label: str) -> tuple[str, str] | None:
+    """Return (field, ticker) for a label that holds both, in either order; None for other labels."""
+    if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
+        one, two = match.groups()
+        return (one, two) if field_of(one) else (two, one) if field_of(two) else None
+    cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
+    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # the longest field before a ticker
+    for field, ticker in (*fields_first, *((field, ticker) for ticker, field in cuts)):
+        if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
+            return field, ticker
+    return None
+
+
 def _left_out(columns: Sequence[Column]) -> list[str]:
     """Return a sentence on columns of unknown meaning."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
@@ -247,7 +315,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
     """
 
     def may_be_close(column: Column) -> bool:
-        parts = split_label(column.label)
+        parts = _split_label(column.label)
         if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
             return True
         return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))

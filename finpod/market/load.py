@@ -10,8 +10,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from finpod.errors import InputError
 from finpod.files import SNAPSHOT
 from finpod.market.cleaning import NO_BENCHMARK, NO_CALENDAR, build_market, package_versions
@@ -19,10 +17,9 @@ from finpod.market.data import MarketData
 from finpod.market.extra_tables import Extra, with_extra
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
-from finpod.market.readers import read_bars
 from finpod.market.renames import Renames, join_renamed
 from finpod.market.snapshots import load_snapshot
-from finpod.market.tidy import tidy_bars
+from finpod.market.tidy import Source, read_bars
 from finpod.market.universe import AUTO, Members, find_index, resolve_members, settled
 from finpod.periods import DEFAULT, check_periods
 
@@ -33,7 +30,7 @@ PATHS = ("path", "members", "renames", "extra")
 
 
 def load_market(
-    path: str | PathLike[str] | pd.DataFrame | pd.Series,
+    path: Source,
     *,
     members: Members = None,
     benchmark: str | None = AUTO,
@@ -80,9 +77,11 @@ def load_market(
         calendar = market.manifest.get("calendar", settled(None, calendar, index)[1])
     else:
         benchmark, calendar = settled(benchmark, calendar, index)
-        reading = {"ticker": ticker, "ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
         log = RepairLog()
-        bars, joins = join_renamed(_tidy_bars(path, log=log, **reading), renames, name, log)
+        bars = read_bars(
+            path, log=log, ticker=ticker, ticker_column=ticker_column, day_first=day_first, decimal=decimal
+        )
+        bars, joins = join_renamed(bars, renames, name, log)
         symbols = bars["ticker"].cat.categories
         benchmark = None if benchmark is None else normal_ticker(benchmark, symbols)
         for rename in joins:
@@ -108,15 +107,6 @@ def load_market(
     calendar = None if calendar == NO_CALENDAR else calendar
     market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
     return replace(market, origin=origin)
-
-
-def _tidy_bars(path: str | PathLike[str] | pd.DataFrame | pd.Series, **reading: Any) -> pd.DataFrame:
-    """Return the tidy bars of a frame, file or folder; `reading` are arguments of `read_bars`."""
-    if isinstance(path, (pd.DataFrame, pd.Series)):
-        return tidy_bars(pd.DataFrame(path), **reading)
-    if not isinstance(path, (str, PathLike)):
-        raise InputError(f"path is a {type(path).__name__}; give a file, a folder or a frame", argument="path")
-    return read_bars(path, **reading)
 
 
 def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:

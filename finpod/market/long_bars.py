@@ -95,7 +95,7 @@ class LongBars:
 
 
 def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
-    """Return the rows of tidy bars (see `finpod.market.tidy.tidy_bars`) that have a close and are not `dropped` [rows]."""
+    """Return the rows of tidy bars (see `finpod.market.tidy.read_bars`) that have a close and are not `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
     order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
     sorted_bars = LongBars(

@@ -1,4 +1,4 @@
-"""Price files: parquet or CSV of any layout, alone or in a folder, as tidy bars."""
+"""Parquet and CSV files as frames: separators, titles and headers of one or two levels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.files import SNAPSHOT
-from finpod.market.columns import DESCRIPTIONS, TICKERS, is_unnamed, is_word, word
-from finpod.market.headers import header_of
-from finpod.market.long_bars import RepairLog
+from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, is_word, word
+from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
-from finpod.market.tidy import join_bars, tidy_bars
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
@@ -31,47 +27,6 @@ _LINES = 40
 _SEPARATORS = ",;\t|"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
-
-
-def read_bars(
-    path: str | PathLike[str],
-    *,
-    log: RepairLog | None = None,
-    ticker: str | None = None,
-    ticker_column: str | None = None,
-    day_first: bool | None = None,
-    decimal: str | None = None,
-) -> pd.DataFrame:
-    """Return the tidy bars of a parquet or CSV file, or of all such files of a folder (see `finpod.market.tidy.tidy_bars`).
-
-    The bars of a file without tickers are those of `ticker`, or of the ticker in its name. `ticker_column` is the label of
-    the column of tickers, if it is not a usual one. `day_first` and `decimal` decide what the dates and numbers leave
-    open. Raises InputError for what cannot be found and DataError for what cannot be used.
-    """
-    source, log = Path(path), RepairLog() if log is None else log
-    options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
-    if source.is_dir():
-        files = sorted(p for p in source.iterdir() if p.suffix.lower() in KINDS and not p.name.startswith("."))
-        if not files:
-            text = f"{source} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
-            raise InputError(text, argument="path")
-        if ticker is not None:
-            text = f"ticker={ticker} is for one file, and {source} is a folder; name each file after its ticker"
-            raise InputError(text, argument="ticker")
-        parts = [read_bars(file, log=log, **options) for file in files]
-        return join_bars(parts, source.name, [file.name for file in files], log)
-    if not source.is_file():
-        text = f"there is no market {source}; give a parquet or CSV file, a snapshot folder or 'sample'"
-        raise InputError(text, argument="market")
-    return tidy_bars(
-        read_table(source, ticker_column=ticker_column),
-        log=log,
-        ticker=ticker,
-        name=source.name,
-        reread=lambda: read_table(source, decimal=",", ticker_column=ticker_column),
-        file_ticker=lambda: ticker_of(source),
-        **options,
-    )
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
@@ -117,23 +72,6 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
     return table
 
 
-def ticker_of(source: Path) -> str:
-    """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
-
-    It is the only part in capitals, of those separated by _, a space or a comma, or else the whole name. Raises DataError if
-    that is not a valid ticker.
-    """
-    parts = re.split(r"[_ ,]", source.stem)
-    capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
-    ticker = capitals[0] if len(capitals) == 1 else source.stem
-    if not is_ticker(normal_ticker(ticker)):
-        raise DataError(
-            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or name the file for it",
-            argument="ticker",
-        )
-    return ticker
-
-
 def _read_parquet(source: Path) -> pd.DataFrame:
     """Return a parquet file as a frame with its index."""
     try:
@@ -153,7 +91,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
-    header = header_of(
+    header = _header_of(
         [(at, [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]) for at, line in lines]
     )
     names = [str(at) for at in range(len(header.labels))]
@@ -179,6 +117,81 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
     if header.levels is None:
         return frame.set_axis(header.labels, axis=1)
     return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
+
+
+class _Header(NamedTuple):
+    """The lines before the first row of a CSV."""
+
+    labels: list[Any]
+    """One label per column: text, or (upper label, lower label) in a header of two levels."""
+    levels: tuple[str | None, str | None] | None
+    """Names of the two levels of the header; None for one level."""
+    lines: int
+    """Number of lines of the file before the first row."""
+
+
+def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
+    """Return the header of a CSV, from its first lines as (number, cells). Raises ValueError for a file without one.
+
+    A second line belongs to the header if it has the tickers below fields, or the fields below tickers. Tickers are
+    recognised by the name of their level, by a following line with the name of the index, or if each has a close and the
+    first column has no value. Fields are recognised by their names.
+    """
+    start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
+    if any(not cells[0] for _, cells in rows[:start]):  # no title, but an upper level with one label
+        start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
+    upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
+    if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
+        raise ValueError("its first line is a row of values; write the names of the columns above it")
+    followed = _names_the_index(third)
+    labels: list[Any] = list(upper)
+    levels, count, blank = None, 1, ("", "")
+    if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
+        if word(lower[0]) in TICKERS:
+            upper = [_without_number(label) for label in upper]
+        for at in range(2, len(upper)):  # a label of a spreadsheet's merged cells
+            upper[at] = upper[at] or upper[at - 1]
+        dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
+        labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
+        levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
+    elif _names_the_index(lower):
+        labels[0], count = lower[0], 2
+    if len(rows) > start + count:
+        number, values = rows[start + count]
+        if len(values) == len(labels) + 1 and not values[-1]:  # commas at the ends of the rows
+            labels.append(blank if levels else "")
+        return _Header(labels, levels, number)
+    return _Header(labels, levels, rows[-1][0] + 1)
+
+
+def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
+    """Return True if the second line of a CSV belongs to its header (see `header_of`)."""
+    called = word(lower[0]) in TICKERS and not is_word(upper[0], TICKERS, DESCRIPTIONS, DATES)
+    pairs = list(zip(upper[1:], lower[1:], strict=True))
+    closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
+    dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
+    below = {label for label in lower[1:] if label}
+    spelled = not {label.lower() for label in below} <= set(BLANK) and not numbers
+    tickers = spelled and all(is_ticker(normal_ticker(label)) for label in below)
+    if closes and not dated and (called or followed or (tickers and not lower[0] and below <= closes)):
+        return True
+    fields_below = any(field_of(label) == "close" for label in below) and not (dated or numbers)
+    return fields_below and (not closes or word(upper[0]) in TICKERS)
+
+
+def _without_number(label: str) -> str:
+    """Return the label without the number that pandas adds to repeated labels: Close for Close.1."""
+    bare = re.sub(r"\.\d+$", "", label)
+    return bare if field_of(bare) else label
+
+
+def _names_the_index(cells: Sequence[str]) -> bool:
+    """Return True for a line with only the name of the first column, as pandas writes below headers of two levels."""
+    return word(cells[0]) in DATES and not any(cells[1:])
+
+
+def _is_date(label: str) -> bool:
+    return holds_dates(pd.Series([label], dtype=object))
 
 
 def _stays_text(label: str) -> bool:

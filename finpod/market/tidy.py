@@ -1,81 +1,128 @@
-"""Tidy bars: one row an asset and session, from tables of any layout."""
+"""Tidy bars: one row an asset and session, from frames, files and folders of any layout."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
+from finpod.files import SNAPSHOT
 from finpod.market.columns import NUMBERS
 from finpod.market.dates import parse_dates
 from finpod.market.layouts import Layout, ask_for_tickers, recognise
 from finpod.market.long_bars import RepairLog
-from finpod.market.parsing import decimal_mark, is_text, normal_ticker, one_spelling, parse_numbers, parse_tickers
+from finpod.market.parsing import (
+    decimal_mark,
+    is_text,
+    is_ticker,
+    normal_ticker,
+    one_spelling,
+    parse_numbers,
+    parse_tickers,
+)
+from finpod.market.readers import KINDS, read_table
 from finpod.measures import Array
 
+Source: TypeAlias = str | PathLike[str] | pd.DataFrame | pd.Series
+"""A market to read: a frame, a file or a folder of files."""
 _LISTED = 5
 """Spellings that `RepairLog.reading` lists."""
 
 
-def tidy_bars(
-    frame: pd.DataFrame,
+def read_bars(
+    source: Source,
     *,
     log: RepairLog | None = None,
     ticker: str | None = None,
     ticker_column: str | None = None,
-    name: str = "the frame",
     day_first: bool | None = None,
     decimal: str | None = None,
-    reread: Callable[[], pd.DataFrame] | None = None,
-    file_ticker: Callable[[], str] | None = None,
+    name: str = "the frame",
 ) -> pd.DataFrame:
-    """Return a frame with one row a bar: `date` datetime64[ns], `ticker` categorical, float64 numbers; sorted by date and ticker.
+    """Return the bars of a frame, a parquet or CSV file, or a folder of such files, one row a bar, sorted by date and ticker.
 
-    It takes every layout that `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers,
-    `ticker_column` the label of the column of tickers. Of a file, `reread` gives the frame with a decimal comma, and
-    `file_ticker` the ticker in its name. Without `ticker` the dates of one asset must neither repeat nor run back and forth,
-    as the dates of several assets in one table do. Rows given twice are dropped; two different rows for one ticker and day
-    are an error. The `log` notes what was decided or changed. Raises DataError for what cannot be used.
+    The columns are `date` datetime64[ns], `ticker` categorical, and float64 numbers. A table may have every layout that
+    `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers; a file may have it in its
+    name. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide what dates and numbers
+    leave open. Without `ticker` the dates of one asset must neither repeat nor run back and forth, as the dates of several
+    assets in one table do. Rows given twice are dropped; two different rows for one ticker and day are an error. The `log`
+    notes what was decided or changed. Messages call a frame `name`. Raises InputError for what cannot be found and
+    DataError for what cannot be used.
     """
     log = RepairLog() if log is None else log
+    options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+    if isinstance(source, (pd.DataFrame, pd.Series)):
+        return _tidy(pd.DataFrame(source), name, log, ticker, **options)
+    if not isinstance(source, (str, PathLike)):
+        raise InputError(f"path is a {type(source).__name__}; give a file, a folder or a frame", argument="path")
+    path = Path(source)
+    if not path.is_dir():
+        if not path.is_file():
+            text = f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'"
+            raise InputError(text, argument="market")
+        return _tidy(path, path.name, log, ticker, **options)
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in KINDS and not file.name.startswith("."))
+    if not files:
+        text = f"{path} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
+        raise InputError(text, argument="path")
+    if ticker is not None:
+        text = f"ticker={ticker} is for one file, and {path} is a folder; name each file after its ticker"
+        raise InputError(text, argument="ticker")
+    parts = [_tidy(file, file.name, log, None, **options) for file in files]
+    return _joined(parts, path.name, [file.name for file in files], log)
+
+
+def _tidy(
+    source: pd.DataFrame | Path,
+    name: str,
+    log: RepairLog,
+    ticker: str | None,
+    ticker_column: str | None,
+    day_first: bool | None,
+    decimal: str | None,
+) -> pd.DataFrame:
+    """Return the bars of one frame or file (see `read_bars`)."""
+    frame = source if isinstance(source, pd.DataFrame) else read_table(source, ticker_column=ticker_column)
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     text = [(field, values) for (field, _), values in layout.numbers.items() if is_text(values)]
     mark = decimal_mark(text, decimal, name)
-    if mark == "," and reread is not None:  # numbers that were read with a point, such as 1.234 shares, differ
-        layout = recognise(reread(), name, ticker=ticker, ticker_column=ticker_column)
+    if mark == "," and isinstance(source, Path):  # numbers that were read with a point, such as 1.234 shares, differ
+        frame = read_table(source, decimal=",", ticker_column=ticker_column)
+        layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     own_ticker = ticker
     if layout.one_asset and ticker is None:
-        if file_ticker is None:
+        if isinstance(source, pd.DataFrame):
             raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
-        own_ticker = file_ticker()
+        own_ticker = ticker_of(source)
     if layout.dates.empty or not layout.numbers:
         raise DataError(f"{name} holds no bar; check the dates and the tickers that were asked for")
-    dates = parse_dates(layout.dates, name, day_first)
+    days, offsets, reading = parse_dates(layout.dates, name, day_first)
     if layout.one_asset and ticker is None:
-        _check_order(dates.days, layout, name)
-    tickers, reading = _tickers_of(layout, ticker, own_ticker, name)
-    bars = pd.DataFrame({"date": np.repeat(dates.days, len(tickers) // len(dates.days)), "ticker": tickers})
+        _check_order(days, layout, name)
+    tickers, respelled = _tickers_of(layout, ticker, own_ticker, name)
+    bars = pd.DataFrame({"date": np.repeat(days, len(tickers) // len(days)), "ticker": tickers})
     labels = list(dict.fromkeys(label for _, label in layout.numbers))
     for field in NUMBERS:
         if any(field == known for known, _ in layout.numbers):
-            table = np.full((len(dates.days), len(labels)), np.nan)  # date by date, where columns are tickers
+            table = np.full((len(days), len(labels)), np.nan)  # date by date, where columns are tickers
             for at, label in enumerate(labels):
                 if (field, label) in layout.numbers:
                     table[:, at] = parse_numbers(layout.numbers[field, label], field, name, mark)
             bars[field] = table.ravel()
-    log.offsets |= set(dates.offsets)
+    log.offsets |= offsets
     comma = "numbers read with a decimal comma" if mark == "," else ""
-    log.read([dates.reading, comma, *layout.reading, reading])
+    log.read([reading, comma, *layout.reading, respelled])
     return _in_order(bars, log, name, np.zeros(len(bars), dtype=np.int64), [name])
 
 
-def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
-    """Return several tables of tidy bars as one. `files` are the names of the parts.
-
-    Raises DataError for two different bars of one ticker and day, naming the files.
-    """
+def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
+    """Return the bars of several files as one table. Raises DataError for two different bars of one ticker and day."""
     spelling = one_spelling(label for part in parts for label in part["ticker"].cat.categories)
     categories = pd.Index(sorted(set(spelling.values())), dtype=object)
     respelled = []
@@ -90,6 +137,23 @@ def join_bars(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], lo
     bars = pd.concat(respelled, ignore_index=True)
     part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return _in_order(bars[["date", "ticker", *(c for c in NUMBERS if c in bars)]], log, name, part_of_row, files)
+
+
+def ticker_of(source: Path) -> str:
+    """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
+
+    It is the only part in capitals, of those separated by _, a space or a comma, or else the whole name. Raises DataError if
+    that is not a valid ticker.
+    """
+    parts = re.split(r"[_ ,]", source.stem)
+    capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
+    ticker = capitals[0] if len(capitals) == 1 else source.stem
+    if not is_ticker(normal_ticker(ticker)):
+        raise DataError(
+            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or name the file for it",
+            argument="ticker",
+        )
+    return ticker
 
 
 def _check_order(days: Array, layout: Layout, name: str) -> None:

@@ -16,7 +16,7 @@ from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
-from finpod.market.tidy import tidy_bars
+from finpod.market.tidy import read_bars
 from finpod.market.universe import AUTO, Index, Membership, resolve_members, settled, static_members
 from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
 
@@ -90,7 +90,7 @@ def fetch_market(
     strange = _without_member_day(bars[bars["date"] <= span.over], fetch.bars, membership, span)
     failed |= dict.fromkeys(strange, STRANGE)
     log = RepairLog()
-    bars = tidy_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
+    bars = read_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
     return build_market(
         bars,
         log=log,
