@@ -13,10 +13,11 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.calendar import Timeline, timeline_of
-from finpod.market.columns import NUMBERS, field_of, is_unnamed, word
+from finpod.market.columns import NUMBERS, field_of
 from finpod.market.data import MarketData
-from finpod.market.dates import holds_dates, parse_stamps
+from finpod.market.dates import parse_stamps
 from finpod.market.extra import ExtraData
+from finpod.market.layouts import columns_of, find_dates, find_tickers
 from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
 from finpod.market.readers import read_table
 from finpod.measures import Array
@@ -25,15 +26,14 @@ Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
 Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None
 """A table, tables by the name of their variable, or several of either; None for none."""
 
-KEYS = ("date", "ticker", "known_at")
-"""Columns for the day that a value is about, for its ticker, and for the time at which it became known."""
-_SPELLINGS = {
-    **dict.fromkeys(("date", "datetime", "timestamp"), "date"),
-    **dict.fromkeys(("ticker", "symbol", "tic", "tickersymbol", "permno"), "ticker"),
-    "knownat": "known_at",
-}
-RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
+Keys = Mapping[str, pd.Series]
+"""The columns `date`, and perhaps `ticker` and `known_at`: the day that a value is about, and when it was known."""
+Values = tuple[str, str | None, pd.Series]
+"""Name of the variable, the ticker if the header names it, and the values [rows]."""
+RESERVED = {"date", "ticker", "known_at", *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables, which extra columns cannot have."""
+_DATES = ("date", "datetime", "timestamp")
+"""Names of a column of dates. Others may be those of a day before the values were known."""
 LISTED = 5
 """Most unknown tickers that the manifest lists."""
 
@@ -65,14 +65,15 @@ def with_extra(
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
     timeline = None
-    for label, frame in _tables(extra, market.tickers, decimal):
+    for source, label, key in _sources(extra):
         timeline = timeline or timeline_of(market.dates, calendar)
-        when, values, unknown = _known(frame, label, market, timeline, day_first, decimal)
-        for name, column in values.items():
+        keys, values, mark = _read(source, label, key, market.tickers, decimal)
+        columns, unknown = _cells(keys, values, mark, label, market, _known(keys, label, timeline, day_first))
+        for name, cells in columns.items():
             if name in tables:
                 text = f"two extra tables have the column {name}; rename one, or put both into one table"
                 raise InputError(text, argument="extra")
-            tables[name], facts[name] = _point_in_time(when.assign(value=column), name, label, market)
+            tables[name], facts[name] = _point_in_time(cells, name, label, market)
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
@@ -83,30 +84,27 @@ def with_extra(
     return replace(market, extra=ExtraData(tables, len(market.tickers)), manifest=manifest)
 
 
-def _tables(
-    extra: Any, tickers: Sequence[str], decimal: str | None, key: str | None = None
-) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield every table of `extra` in long form, with its name in messages. Raises InputError for anything else."""
+def _sources(extra: Any, key: str | None = None) -> Iterator[tuple[pd.DataFrame | Path, str, str | None]]:
+    """Yield each table as a frame or a path, its name in messages, and the name of its variable, if the user gives one.
+
+    Raises InputError for what is no table, and for a file that does not exist.
+    """
     if extra is None:
         return
     if isinstance(extra, Mapping) and key is None:
         for name, table in extra.items():
-            yield from _tables(table, tickers, decimal, str(name))
+            yield from _sources(table, str(name))
     elif isinstance(extra, (list, tuple)) and key is None:
         for table in extra:
-            yield from _tables(table, tickers, decimal)
+            yield from _sources(table)
     elif isinstance(extra, (pd.DataFrame, pd.Series)):
         label = "the extra table" if key is None else f"the extra table {key}"
-        frame = extra.to_frame(key or extra.name or "value") if isinstance(extra, pd.Series) else extra
-        yield label, _long(_flat(frame, label, tickers), label, tickers, key, key)
+        yield extra.to_frame(key or extra.name or "value") if isinstance(extra, pd.Series) else extra, label, key
     elif isinstance(extra, (str, PathLike)):
         path = Path(extra)
         if not path.is_file():
             raise InputError(f"there is no extra table {path}; give a parquet or CSV file", argument="extra")
-        frame = _flat(read_table(path), path.name, tickers)
-        if _mark(frame, decimal, path.name) == ",":  # what was read with a decimal point has another meaning
-            frame = _flat(read_table(path, decimal=","), path.name, tickers)
-        yield path.name, _long(frame, path.name, tickers, key, key or path.stem)
+        yield path, path.name, key
     else:
         raise InputError(
             f"extra is {extra!r:.60}; give a frame, a parquet or CSV file, tables by name as in "
@@ -115,62 +113,69 @@ def _tables(
         )
 
 
-def _flat(frame: pd.DataFrame, name: str, tickers: Sequence[str]) -> pd.DataFrame:
-    """Return a table with the dates and tickers of its index, and the second level of its header, turned into columns."""
-    if frame.columns.nlevels == 2:
-        known = [sum(_is_among(label, tickers) for label in frame.columns.levels[level]) for level in (0, 1)]
-        of_tickers = int(known[1] >= known[0])
-        frame = frame.rename_axis(columns=["ticker" if level == of_tickers else None for level in (0, 1)])
-        frame = frame.stack(of_tickers, future_stack=True)
-    texts = [str(label).replace("\ufeff", "").strip() for label in frame.columns]
-    labels = [_SPELLINGS.get(word(text), text) for text in texts]
-    keys: dict[str, pd.Series] = {}
-    for i in range(frame.index.nlevels):
-        level = pd.Series(frame.index.get_level_values(i))
-        key = _SPELLINGS.get(word(frame.index.names[i]))
-        if key is None and (frame.index.nlevels > 1 or not pd.api.types.is_numeric_dtype(level)):
-            key = "date" if holds_dates(level) else "ticker"
-        if key is not None and key not in labels:
-            keys.setdefault(key, level)
-    if labels and is_unnamed(labels[0]) and "date" not in (*labels, *keys):
-        labels[0] = "date"
-    named = [bool(label) and not label.lower().startswith("unnamed:") for label in labels]
-    flat = pd.concat([pd.DataFrame(keys), frame.set_axis(labels, axis=1).loc[:, named].reset_index(drop=True)], axis=1)
-    if "date" not in flat.columns:
-        raise DataError(f"{name} has no column date; name the column of dates so, or put them into the index")
-    if flat.columns.has_duplicates:
-        raise DataError(f"{name} has two columns {flat.columns[flat.columns.duplicated()][0]}; keep one")
-    if flat.empty:
-        raise DataError(f"{name} holds no row; check how it was made")
-    return flat
+def _read(
+    source: pd.DataFrame | Path, label: str, key: str | None, tickers: Sequence[str], decimal: str | None
+) -> tuple[Keys, list[Values], str]:
+    """Return the keys and the values of a table, and the decimal mark of its numbers."""
+    variable = key or (source.stem if isinstance(source, Path) else None)
+    frame = read_table(source) if isinstance(source, Path) else source
+    keys, values = _split(frame, label, key, variable, tickers)
+    mark = decimal_mark([("", column) for *_, column in values if is_text(column)], decimal, label)
+    if mark == "," and isinstance(source, Path):  # what was read with a decimal point has another meaning
+        keys, values = _split(read_table(source, decimal=","), label, key, variable, tickers)
+    if keys["date"].empty:
+        raise DataError(f"{label} holds no row; check how it was made")
+    return keys, values, mark
 
 
-def _long(
-    frame: pd.DataFrame, name: str, tickers: Sequence[str], key: str | None, variable: str | None
-) -> pd.DataFrame:
-    """Return a table with one column a variable. A wide table, with one column a ticker, is melted into a column `variable`.
-
-    `key` is the user's name of the variable. Raises DataError for a table that fits both layouts, and for a wide one
-    without a name.
-    """
-    labels = [label for label in frame.columns if label not in KEYS]
+def _split(
+    frame: pd.DataFrame, label: str, key: str | None, variable: str | None, tickers: Sequence[str]
+) -> tuple[Keys, list[Values]]:
+    """Return the columns of a table by their meaning. `variable` is the name of the variable of a wide table."""
+    columns, pairs = columns_of(frame, label)
+    known_at = [column for column in columns if column.word == "knownat"]
+    others = [column for column in columns if column not in known_at]
+    dates = find_dates(others, label)
+    if not (dates.level or dates.unnamed or dates.word in _DATES):
+        raise DataError(
+            f"{label} has no column date, and {dates.label} may be another day; name the column of dates so"
+        )
+    others.remove(dates)
+    ticker = find_tickers([column for column in others if not _is_among(column.label, tickers)], dates, label)
+    keys = {"date": dates, "ticker": ticker, "known_at": known_at[0] if known_at else None}
+    named: Keys = {name: column.values for name, column in keys.items() if column is not None}
+    labels = [c.label for c in others if not (c is ticker or c.unnamed or c.level)]
+    if pairs and (labels or ticker is not None):
+        raise DataError(
+            f"{label} has columns of one ticker and others, such as {[*labels, 'ticker'][0]}; make two tables"
+        )
+    if pairs:
+        known = [sum(_is_among(pair[level], tickers) for pair in pairs) for level in (0, 1)]
+        at = int(known[1] >= known[0])
+        return named, [(pair[1 - at], pair[at], pair[2]) for pair in pairs]
     if not labels:
-        raise DataError(f"{name} has no column of values beside {', '.join(frame.columns)}; add one")
-    one_variable = key is not None and len(labels) > 1
-    members = [label for label in labels if _is_among(label, tickers)]
-    if "ticker" not in frame.columns and (members or one_variable):
-        tickerlike = {label for label in labels if label in tickers or (is_ticker(label) and label == label.upper())}
-        others = [label for label in labels if label not in tickerlike and not (one_variable and label in members)]
-        if members and others:
-            raise DataError(
-                f"{name} has a column {members[0]}, a ticker of the market, and a column {others[0]}, which may be a variable; "
-                f"add a column ticker, or rename {members[0]} if it is a variable"
-            )
+        raise DataError(f"{label} has no column of values beside {', '.join(c.label for c in columns)}; add one")
+    values = [c.values for c in others if c.label in labels]
+    if ticker is None and _is_wide(labels, label, key, tickers):
         if variable is None:
-            raise DataError(f'{name} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
-        keys = [label for label in KEYS if label in frame.columns]
-        return frame.melt(id_vars=keys, value_vars=labels, var_name="ticker", value_name=variable)
-    return frame.rename(columns={labels[0]: key}) if key is not None and len(labels) == 1 else frame
+            raise DataError(f'{label} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
+        return named, [(variable, name, column) for name, column in zip(labels, values, strict=True)]
+    labels = [key] if key is not None and len(labels) == 1 else labels
+    return named, [(name, None, column) for name, column in zip(labels, values, strict=True)]
+
+
+def _is_wide(labels: list[str], label: str, key: str | None, tickers: Sequence[str]) -> bool:
+    """Return True for a table with one column a ticker. Raises DataError if a column may be a ticker or a variable."""
+    members = [name for name in labels if _is_among(name, tickers)]
+    if not members or key is not None:
+        return bool(members) or (key is not None and len(labels) > 1)
+    others = [name for name in labels if name not in tickers and not (is_ticker(name) and name == name.upper())]
+    if others:
+        raise DataError(
+            f"{label} has a column {members[0]}, a ticker of the market, and a column {others[0]}, which may be a variable; "
+            f"add a column ticker, or rename {members[0]} if it is a variable"
+        )
+    return True
 
 
 def _is_among(label: object, tickers: Sequence[str]) -> bool:
@@ -178,46 +183,41 @@ def _is_among(label: object, tickers: Sequence[str]) -> bool:
     return label in tickers or normal_ticker(label, tickers) in tickers
 
 
-def _mark(frame: pd.DataFrame, decimal: str | None, label: str) -> str:
-    """Return the decimal mark of a table's numbers (see `decimal_mark`)."""
-    columns = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns) if name not in KEYS]
-    return decimal_mark([("", values) for _, values in columns if is_text(values)], decimal, label)
+def _cells(
+    keys: Keys, values: Sequence[Values], mark: str, label: str, market: MarketData, when: pd.DataFrame
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Return variable -> its cells, and unknown tickers.
 
-
-def _known(
-    frame: pd.DataFrame,
-    label: str,
-    market: MarketData,
-    timeline: Timeline,
-    day_first: bool | None,
-    decimal: str | None,
-) -> tuple[pd.DataFrame, dict[str, Array], list[str]]:
-    """Return when the values of a long table of R rows are known, name -> values [R], and unknown tickers.
-
-    The frame has `date`, the time that a value is about; `known_at`, when it was known; `row`, the first row of the market
-    that may show it (T for none); and, unless a value counts for all tickers, `ticker`, its column in the market (-1 for
-    unknown tickers). Raises DataError for invalid content.
+    A cell has a `value`; its `ticker`, a column of the market (-1 for an unknown one), unless it counts for all tickers;
+    and the columns of `when` (see `_known`). Raises DataError for text and dates.
     """
-    names = [name for name in frame.columns if name not in KEYS]
-    for name in names:
+    in_header = [ticker for _, ticker, _ in values if ticker is not None]
+    labels = pd.Series(in_header, dtype=object) if in_header else keys.get("ticker")
+    places, unknown = (None, []) if labels is None else _tickers(labels, market, label)
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for at, (name, _, column) in enumerate(values):
         if (field_of(name) or name.lower()) in RESERVED:
             text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
             raise InputError(text)
         if "," in name:
             raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
-    date = _stamps(frame["date"], label, timeline, day_first)
+        cells = when.assign(value=parse_numbers(column, name, label, mark))
+        if places is not None:
+            cells["ticker"] = places[at] if in_header else places
+        parts.setdefault(name, []).append(cells)
+    return {name: pd.concat(several, ignore_index=True) for name, several in parts.items()}, unknown
+
+
+def _known(keys: Keys, label: str, timeline: Timeline, day_first: bool | None) -> pd.DataFrame:
+    """Return for each row its `date`, the time that its values are about; `known_at`, when they were known; and `row`, the
+    first row of the market that may show them (T for none).
+    """
+    date = _stamps(keys["date"], label, timeline, day_first)
     if np.isnat(date).any():
         raise DataError(f"{label}: row {int(np.isnat(date).argmax()) + 1} has no date; give each value its date")
-    known_at = date
-    if "known_at" in frame.columns:
-        stated = _stamps(frame["known_at"], label, timeline, day_first)
-        known_at = np.where(np.isnat(stated), date, stated)
-    when = pd.DataFrame({"date": date, "known_at": known_at, "row": timeline.first_rows(known_at)})
-    unknown: list[str] = []
-    if "ticker" in frame.columns:
-        when["ticker"], unknown = _tickers(frame["ticker"], market, label)
-    mark = _mark(frame, decimal, label)
-    return when, {name: _numbers(frame, name, label, mark) for name in names}, unknown
+    stated = _stamps(keys["known_at"], label, timeline, day_first) if "known_at" in keys else date
+    known_at = np.where(np.isnat(stated), date, stated)
+    return pd.DataFrame({"date": date, "known_at": known_at, "row": timeline.first_rows(known_at)})
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
@@ -243,34 +243,29 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
     return positions[tickers.codes], unknown
 
 
-def _numbers(frame: pd.DataFrame, name: str, label: str, mark: str) -> Array:
-    """Return numbers [R] float64. Raises DataError for text, dates, an infinite value, and a column without any number."""
-    values = parse_numbers(frame[name], name, label, mark)
-    if np.isinf(values).any():
-        row = int(np.isinf(values).argmax())
-        whose = f" of {frame['ticker'].iloc[row]}" if "ticker" in frame.columns else ""
-        where = f"{name}{whose} dated {frame['date'].iloc[row]!s:.10}"
-        raise DataError(f"{label}: {where} is {values[row]}; give a number, or leave the cell empty")
-    if np.isnan(values).all():
-        raise DataError(f"{label}: the column {name} holds no number; fill it, or take it out")
-    return values
-
-
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
     """Return a column [T, N], or [T] for one value for all tickers, and its entry for the manifest."""
+    if cells["value"].isna().all():
+        raise DataError(f"{label}: the column {name} holds no number; fill it, or take it out")
     shared = "ticker" not in cells
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]
+
+    def called(cell: pd.Series) -> str:
+        whose = "" if shared else f" of {market.tickers[cell['ticker']]}"
+        return f"{name}{whose} dated {_time(cell['date'])}"
+
+    if len(infinite := cells[np.isinf(cells["value"])]):
+        cell = infinite.iloc[0]
+        raise DataError(f"{label}: {called(cell)} is {cell['value']}; give a number, or leave the cell empty")
     keys = ["ticker", "date", "known_at"]
     cells = cells[cells["value"].notna()].drop_duplicates([*keys, "value"])
     cells = cells.sort_values(["date", "known_at"], kind="stable")
     twice = cells[cells.duplicated(keys, keep=False)].sort_values(keys, kind="stable")
     if len(twice):
         first, second = twice.iloc[0], twice.iloc[1]
-        whose = "" if shared else f" of {market.tickers[first['ticker']]}"
-        dated, known = (f"{first[key]}".removesuffix(" 00:00:00") for key in ("date", "known_at"))
         raise DataError(
-            f"{label} has two values of {name}{whose} dated {dated} and known at {known}: {first['value']:g} and "
+            f"{label} has two values of {called(first)} and known at {_time(first['known_at'])}: {first['value']:g} and "
             f"{second['value']:g}; keep one, or say in known_at which is newer"
         )
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
@@ -288,3 +283,8 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         "known_after_the_last_session": int((~shown).sum()),
     }
     return (table[:, 0] if shared else table), facts
+
+
+def _time(stamp: object) -> str:
+    """Return a time as text, without midnight."""
+    return str(stamp).removesuffix(" 00:00:00")

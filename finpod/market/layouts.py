@@ -75,10 +75,10 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     Raises DataError for a table that fits no layout, or two, naming both; InputError for a `ticker_column` that the
     table does not have.
     """
-    columns, pairs = _columns(frame, name)
-    dates = _dates(columns, name)
+    columns, pairs = columns_of(frame, name)
+    dates = find_dates(columns, name)
     others = [column for column in columns if column is not dates]
-    tickers = _tickers(others, dates, name, ticker_column)
+    tickers = find_tickers(others, dates, name, ticker_column)
     labelled = [c for c in others if not (c is tickers or c.unnamed or c.level)]
     _check_columns(others, tickers, name)
     fields = _fields(labelled, name)
@@ -118,7 +118,7 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
     )
 
 
-def _columns(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
+def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
     """Return the levels of the row index and the columns, and the columns of a header of two levels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
@@ -143,7 +143,7 @@ def _text(label: object) -> str:
     return "" if label is None or label != label else str(label).replace("\ufeff", "").strip()
 
 
-def _dates(columns: Sequence[Column], name: str) -> Column:
+def find_dates(columns: Sequence[Column], name: str) -> Column:
     """Return the column of dates. Raises DataError for none, and for two that differ."""
     ranks: dict[int, list[Column]] = {}
     for column in columns:
@@ -167,7 +167,9 @@ def _dates(columns: Sequence[Column], name: str) -> Column:
     return best
 
 
-def _tickers(columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None) -> Column | None:
+def find_tickers(
+    columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None = None
+) -> Column | None:
     """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
     if ticker_column is not None:
         for column in columns:
