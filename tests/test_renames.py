@@ -169,16 +169,6 @@ def test_g11_a_wide_table_with_a_column_for_each_symbol(tmp_path):
     assert_array_equal(market.close[:, 1], close)
 
 
-def test_g11_an_old_symbol_whose_last_price_is_carried_forward():
-    close, after = walk(), DAYS.to_numpy() >= DAY
-    old = bars("FB", np.where(after, close[~after][-1], close), volume=np.where(after, 0.0, 1000.0))
-    market = market_of(old, bars("META", close)[after])
-    assert market.tickers == ("AAA", "META")
-    assert_array_equal(market.close[:, 1], close)
-    kind = "bars dropped, the last price of a renamed symbol carried forward"
-    assert repairs(market) == {JOINED: 1, kind: after.sum()}
-
-
 def test_rows_without_a_price_keep_their_actions_and_prices_of_zero_are_masked():
     table = renamed(split=np.where(rows == 20, 4.0, 1.0)).assign(close=np.where(rows < 20, walk() * 4, walk()))
     table.loc[20, "close"] = np.nan

@@ -13,16 +13,13 @@ _PRICES = ("open", "high", "low", "close", "adj_close")
 CENT = 0.006
 """Largest distance by which a price may lie outside high and low: a cent, rounded."""
 
-CALM, WINDOW, CERTAIN = 0.05, 20, 5
-"""Change of unit in the volume: largest return on its day, number of bars on each side over which the level must differ, and
-fewest bars on each side."""
+CALM, CERTAIN = 0.05, 5
+"""Change of unit in the volume: largest return on its day, and fewest bars on each side."""
 STALE, RARELY = 5, 2
 """Fewest stale sessions at the end of an asset that are masked, and how many times the longest earlier stale spell they must
 exceed, since some assets trade rarely."""
 EQUAL_CLOSES = 10
 """Fewest equal closes at the end that are suspicious if no volume proves a trade."""
-WHOLE_MARKET = 3
-"""Fewest assets that must be stale for a session of the whole market to be dropped."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
@@ -69,11 +66,11 @@ def _outside(prices: Array, below: Array, above: Array) -> Array:
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
-    """Mask volumes of zero on bars whose price moved, and repair or mask those whose unit changes midway.
+    """Mask volumes of zero on bars whose price moved, and repair those whose unit changes midway.
 
-    A lasting jump to a hundred times the volume (or another power of ten, or down) without a move of the price is a change of
-    unit. If every volume on one side ends in that many more zeros than on the other, that side is divided; if not, the
-    shorter side is masked. A volume of zero on a bar with a single price is kept: perhaps nobody traded.
+    A jump to a hundred times the volume (or another power of ten, or down) without a move of the price is a change of unit
+    if every volume on one side ends in that many more zeros than on the other: that side is divided. A volume of zero on a
+    bar with a single price is kept: perhaps nobody traded.
     """
     values = bars.values
     if "volume" not in values:
@@ -85,42 +82,30 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
         moved = ~bars.first & (values["close"] != bars.previous(values["close"]))
     silent = (values["volume"] == 0) & moved
     log.mask("volumes masked, zero although the price moved", bars, silent, "volume")
-    bars = bars.with_values(volume=np.where(silent, np.nan, values["volume"]))
+    volume = np.where(silent, np.nan, values["volume"])
+    bars = bars.with_values(volume=volume)
     for rows, scale in list(_changes_of_unit(bars)):
-        was = bars.values["volume"][rows].copy()
-        bars.values["volume"][rows] = was / scale
-        certain = np.isfinite(scale)
-        kind = (
-            f"volumes divided by {scale:g}, in another unit" if certain else "volumes masked, perhaps in another unit"
-        )
-        log.repair(kind, *bars.places(rows), "volume", was, was / scale if certain else "masked")
+        was = volume[rows].copy()
+        volume[rows] = was / scale
+        log.repair(f"volumes divided by {scale:g}, in another unit", *bars.places(rows), "volume", was, volume[rows])
     return bars
 
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
-    """Yield rows whose volume is `scale` times too large; NaN if that is likely but not certain."""
+    """Yield rows whose volume is `scale` times too large."""
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log10(bars.values["volume"])
         level[np.isinf(level)] = np.nan
         close = bars.values.get("adj_close", bars.values["close"])
         calm = np.abs(close / bars.previous(close) - 1) < CALM
     rows = np.flatnonzero((np.abs(level - bars.previous(level)) > 1.3) & calm)
-    rows = rows[np.fmin(rows - bars.start[rows], bars.stop[rows] - rows) >= CERTAIN]
-    steps = np.arange(CERTAIN)
-    near = np.median(level[rows[:, None] + steps], axis=1) - np.median(level[rows[:, None] - 1 - steps], axis=1)
-    powers = np.round(near)
-    likely = (np.abs(powers) >= 2) & (np.abs(near - powers) <= 0.4)
-    for row, power in zip(rows[likely], powers[likely], strict=True):
-        start, stop = bars.start[row], bars.stop[row]
-        wide = np.nanmedian(level[row : min(row + WINDOW, stop)]) - np.nanmedian(level[max(row - WINDOW, start) : row])
-        if not abs(wide - power) <= 0.6:
-            continue
-        before, after = slice(start, row), slice(row, stop)
-        larger, smaller = (after, before) if power > 0 else (before, after)
+    for row in rows[np.fmin(rows - bars.start[rows], bars.stop[rows] - rows) >= CERTAIN]:
+        before, after = slice(bars.start[row], row), slice(row, bars.stop[row])
+        jump = np.median(level[row : row + CERTAIN]) - np.median(level[row - CERTAIN : row])
+        larger, smaller = (after, before) if jump > 0 else (before, after)
         zeros = _zeros(bars, larger)
-        proven = zeros >= 3 and zeros - _zeros(bars, smaller) == abs(power)
-        shorter = before if row - start <= stop - row else after
-        yield (larger, 10.0 ** abs(power)) if proven else (shorter, np.nan)
+        if abs(jump) >= 1.5 and zeros >= 3 and zeros - _zeros(bars, smaller) == round(abs(jump)):
+            yield larger, 10.0 ** round(abs(jump))
 
 
 def _zeros(bars: LongBars, part: slice) -> int:
@@ -133,35 +118,33 @@ def _zeros(bars: LongBars, part: slice) -> int:
     return len(common) - len(common.rstrip("0"))
 
 
-def mask_stale_tails(bars: LongBars, dates: Array, log: RepairLog) -> tuple[LongBars, Array]:
-    """Return the bars without those that carry the last price forward to the end, and the dates [T] that are left.
+def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
+    """Return the bars without those that carry the last price forward to the end.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
     close). The stale bars at the end of an asset are masked if they fill `STALE` sessions, and more than `RARELY` times as
-    many as any such spell before. Sessions at the end on which every bar of the market is stale are masked whatever their
-    number, and their dates are dropped. Assets without any positive volume are kept. Equal closes to the end whose volumes
-    are missing, zero or equal are suspicions.
+    many as any such spell before. Assets without any positive volume are kept. Equal closes to the end whose volumes are
+    missing, zero or equal are suspicions.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
     session = np.unique(bars.date.astype("datetime64[D]"), return_inverse=True)[1]
-    trades = (bars.per_asset(volume > 0) > 0)[bars.code]
     same = close == bars.previous(close)
-    stale = same & ~(volume > 0)
+    stale = same & ~(volume > 0) & (bars.per_asset(volume > 0) > 0)[bars.code]
     for price in (bars.values[column] for column in ("open", "high", "low") if column in bars.values):
         stale &= np.isnan(price) | (price == close) | (price == bars.previous(price))
-    tail, length, earlier = _tails(bars, stale & trades, session)
+    tail, length, earlier = _tails(bars, stale, session)
     silent = bars.per_asset(tail & (volume == 0)) > 0
     masked = tail & (silent & (length >= STALE) & (length > RARELY * earlier))[bars.code]
-    certain = stale & (volume == 0) & trades & (earlier == 0)[bars.code]
-    if (last := _last_live_session(bars, stale, certain, session)) is not None:
-        masked |= session > last
-        dates = dates[dates <= bars.date[session == last].max()]
     log.mask("bars masked, the last price carried forward", bars, masked, "close")
     uncertain = (same & ~((volume > 0) & (volume != bars.previous(volume))))[~masked]
     bars, session = bars.without(masked), session[~masked]
-    _suspect_equal_closes(bars, uncertain, session, log)
-    return bars, dates
+    tail, length, _ = _tails(bars, uncertain, session)
+    rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & (length + 1 >= EQUAL_CLOSES)[bars.code])
+    sentence = "the close stays at {:g} to the end; perhaps carried forward after the last trade"
+    sentences = (sentence.format(price) for price in bars.values["close"][rows])
+    log.suspect("closes that stay the same to the end", *bars.places(rows), sentences)
+    return bars
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array, Array]:
@@ -176,25 +159,3 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array, 
     np.maximum.at(length, bars.code[tail], spell[tail])
     np.maximum.at(earlier, bars.code[~tail], spell[~tail])
     return tail, length, earlier
-
-
-def _last_live_session(bars: LongBars, stale: Array, evidence: Array, session: Array) -> int | None:
-    """Return the last session with a bar that is not stale; None without `evidence` [R] after it for `WHOLE_MARKET` assets.
-
-    Assets that begin on that session are no evidence, because their prices never moved.
-    """
-    last = int(session[~stale].max())
-    assets = np.unique(bars.code[evidence & (session > last) & (session[bars.start] < last)])
-    return last if len(assets) >= WHOLE_MARKET else None
-
-
-def _suspect_equal_closes(bars: LongBars, uncertain: Array, session: Array, log: RepairLog) -> None:
-    tail, length, _ = _tails(bars, uncertain, session)
-    last = _last_live_session(bars, uncertain, uncertain, session)
-    long = length + 1 >= EQUAL_CLOSES
-    if last is not None:
-        long[bars.code[session > last]] = True
-    rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & long[bars.code])
-    sentence = "the close stays at {:g} to the end; perhaps carried forward after the last trade"
-    sentences = (sentence.format(close) for close in bars.values["close"][rows])
-    log.suspect("closes that stay the same to the end", *bars.places(rows), sentences)

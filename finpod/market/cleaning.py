@@ -68,7 +68,8 @@ def build_market(
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
         raise DataError(f"{name} holds no bar that can be used; {kinds}")
-    kept, dates = mask_stale_tails(kept, dates, log)
+    kept = mask_stale_tails(kept, log)
+    dates = dates[dates <= kept.date.max()]
     kept, notes, listed = adjust(kept, log, name)
     kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes vary too much
     report_anomalies(kept, dates, listed, log, calendar)

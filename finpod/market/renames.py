@@ -146,8 +146,6 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         return None
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
     old, new = (part[part["close"] > 0] for part in tables)
-    carried = _is_carried_forward(old["close"], new["close"])
-    old, dropped = old[~carried], old[carried]
     moved = old if rule.day is None or old.empty else old[_is_of_listing(old.index, rule.day)]
     both = moved.index.intersection(new.index)
     differs = (moved.loc[both, "close"] / new.loc[both, "close"] - 1).abs().to_numpy() > ALIKE
@@ -159,10 +157,10 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
             f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} are {old.loc[day, 'close']:g} and "
             f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
         )
-    _log_join(rule, moved, new, dropped, log)
+    _log_join(rule, moved, new, log)
     without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
     is_split_up = len(moved) < len(old)
-    rest = series.pop(rule.old).drop(moved.index.union(dropped.index))
+    rest = series.pop(rule.old).drop(moved.index)
     if is_split_up:
         series[rule.old] = rest
         without_price.pop()
@@ -170,13 +168,6 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     joined = pd.concat([part for part in parts if len(part)])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
     return rule._replace(day=rule.day if is_split_up else None)
-
-
-def _is_carried_forward(old: pd.Series, new: pd.Series) -> pd.Series:
-    """Return True [n] for final closes of the old symbol that repeat the previous one while the new symbol differs."""
-    repeats = old.eq(old.shift())[::-1].cummin()[::-1] & old.index.isin(new.index)
-    differs = (old[repeats] / new.reindex(old.index[repeats]) - 1).abs() > ALIKE
-    return repeats & bool(differs.any())
 
 
 def _is_of_listing(days: pd.Index, renamed: np.datetime64) -> Array:
@@ -215,25 +206,20 @@ def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tup
     moved, new = (
         part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (moved, new)
     )
-    after = new.index[new.index > moved.index[-1]]
-    if len(both) or len(after):
-        last, day = (both[-1], both[-1]) if len(both) else (moved.index[-1], after[0])
+    after = new[new.index >= (both[-1] if len(both) else moved.index[-1])]
+    if len(after):
+        before = moved.loc[both[-1] if len(both) else moved.index[-1]]
         with np.errstate(invalid="ignore", divide="ignore"):
-            before, behind = (
-                part.loc[at, "adj_close"] / part.loc[at, "close"] for part, at in ((moved, last), (new, day))
-            )
-            scale = behind / before
-        moved = moved.assign(adj_close=moved["adj_close"] * (scale if np.isfinite(scale) and scale > 0 else 1.0))
+            scale = (after["adj_close"].iloc[0] / after["close"].iloc[0]) / (before["adj_close"] / before["close"])
+        moved = moved.assign(adj_close=moved["adj_close"] * (scale if 0 < scale < np.inf else 1.0))
     return moved, new
 
 
-def _log_join(rule: Rename, moved: pd.DataFrame, new: pd.DataFrame, dropped: pd.DataFrame, log: RepairLog) -> None:
-    """Log the join and the bars that were dropped, and as a suspicion a price that changes much at the join."""
+def _log_join(rule: Rename, moved: pd.DataFrame, new: pd.DataFrame, log: RepairLog) -> None:
+    """Log the join, and as a suspicion a price that changes much at the join."""
     after = new[new.index > moved.index[-1]]
     seam = (after if len(after) else moved).index[:1].to_numpy()
     log.repair("renamed tickers joined", [rule.new], seam, "ticker", rule.old, rule.new)
-    kind, closes = "bars dropped, the last price of a renamed symbol carried forward", dropped["close"].to_numpy()
-    log.repair(kind, [rule.old] * len(dropped), dropped.index.to_numpy(), "close", closes, "dropped")
     if len(after):
         last, first = float(moved["close"].iloc[-1]), float(after["close"].iloc[0])
         if abs(np.log(first / last)) > LEVEL:
