@@ -32,13 +32,23 @@ def only(*names, **listings):
     return {name: flat() for name in ("QQQ", *names)} | listings
 
 
+WAITS = []
+"""The waits of the last fetch."""
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch):
+    monkeypatch.setattr("finpod.market.yahoo_fetch.sleep", WAITS.append)
+    monkeypatch.setattr("finpod.market.yahoo_fetch.random", lambda: 0.0)
+
+
 def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
     """A market from the server, and the waits that it took."""
-    waits = []
-    patience = {"wait": 3.0, "attempts": 4, "sleep": waits.append, "random": lambda: 0.0}
+    WAITS.clear()
+    patience = {"wait": 3.0, "attempts": 4}
     patience |= {name: options.pop(name) for name in list(options) if name in RetryPolicy.__dataclass_fields__}
     options = {"now": lambda: EVENING, "base_url": server.url, **options}
-    return fetch_market(universe, start, end, patience=RetryPolicy(**patience), **options), waits
+    return fetch_market(universe, start, end, patience=RetryPolicy(**patience), **options), list(WAITS)
 
 
 def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
@@ -63,7 +73,7 @@ def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
         "auto_adjust": False,
         "actions": True,
     }
-    assert manifest["fetch"] == {"asked": 2, "fetched": 2, "resumed": 0, "limited": []}
+    assert manifest["fetch"] == {"asked": 2, "fetched": 2, "resumed": 0}
     assert manifest["survivorship"] is True
     assert manifest["versions"]["yfinance"]
     assert manifest["failed"] == {}
@@ -94,18 +104,17 @@ def test_b13_rate_limited_names_are_asked_again_and_only_they():
     assert waits == [3.0]
     assert sorted(server.served) == ["AAA", "BBB", "CCC", "DDD", "QQQ"]
     assert (asked.count("QQQ"), asked.count("DDD")) == (1, 1)
-    assert market.manifest["fetch"]["limited"] == ["AAA", "BBB", "CCC"]
     assert market.manifest["failed"] == {}
     assert market.manifest["missing"] == []
 
 
-def test_b13_waits_grow_and_the_budget_ends_in_an_error():
+def test_b13_waits_grow_and_the_budget_ends_in_an_error(monkeypatch):
     with serving(only("AAA", "BBB", "CCC", "DDD"), limited={"CCC": 10**6}) as server:
-        waits = []
         with pytest.raises(InputError, match=r"CCC .*rate limited: HTTP 429"):
-            fetched(server, sleep=waits.append)
-        assert waits == [3.0, 6.0, 12.0]
-        market, jittered = fetched(server, allow_missing=True, random=iter([0.9, 0.0, 0.4]).__next__)
+            fetched(server)
+        assert WAITS == [3.0, 6.0, 12.0]
+        monkeypatch.setattr("finpod.market.yahoo_fetch.random", iter([0.9, 0.0, 0.4]).__next__)
+        market, jittered = fetched(server, allow_missing=True)
         assert jittered == pytest.approx([3 * 1.45, 6.0, 12 * 1.2])
     assert market.manifest["missing"] == ["CCC"]
     assert market.manifest["failed"] == {"CCC": "rate limited: HTTP 429"}
@@ -140,7 +149,7 @@ def test_each_failure_has_its_reason():
 
 
 def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
-    """Also: a symbol that has gone to another company since is not the member."""
+    """Also: a symbol that has gone to another company since has no price on the days of the member."""
     members = tmp_path / "members.csv"
     spells = "FB,2020-01-01,\nOLD,2020-01-01,2024-03-12\nCAME,2024-03-18,\nWENT,2020-01-01,2024-03-13\nGONE,2019-01-01,2020-01-01"
     members.write_text(f"ticker,from,to_exclusive\n{spells}\n")
@@ -148,11 +157,9 @@ def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
         market, _ = fetched(server, str(members), "2024-03-04", "2024-03-28")
         assert sorted(server.served) == ["CAME", "META", "OLD", "QQQ", "WENT"]
         assert server.names().count("GONE") == 0
-    assert market.tickers == ("CAME", "META", "WENT")
-    assert market.member.sum(axis=0).tolist() == [9, 19, 7]
-    assert market.manifest["missing"] == ["OLD"]
-    assert "no bar on a day as a member" in market.manifest["failed"]["OLD"]
-    assert market.manifest["fetch"]["fetched"] == 4
+    assert market.tickers == ("CAME", "META", "OLD", "WENT")
+    assert market.member.sum(axis=0).tolist() == [9, 19, 6, 7]
+    assert market.manifest["without_prices"] == {"OLD": [["2024-03-04", "2024-03-11"]]}
     assert market.manifest["request"]["universe"] == "members.csv"
     assert market.manifest["survivorship"] is False
 
@@ -203,7 +210,7 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(tmp_path):
         market, _ = fetched(server, names, attempts=2, partial=partial)
         assert set(server.names()) == {"DDD"}
         assert market.content_hash == whole.content_hash
-        assert market.manifest["fetch"] == {"asked": 5, "fetched": 5, "resumed": 4, "limited": ["DDD"]}
+        assert market.manifest["fetch"] == {"asked": 5, "fetched": 5, "resumed": 4}
         server.asked.clear()
         market, _ = fetched(server, names, partial=partial)
         assert server.asked == []

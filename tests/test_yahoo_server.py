@@ -78,27 +78,35 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
     refuses(lambda: client.ask(["AAA"]), "division by zero")
 
 
-def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited():
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits of a fetch, which take no time."""
+    taken = []
+    monkeypatch.setattr("finpod.market.yahoo_fetch.sleep", taken.append)
+    monkeypatch.setattr("finpod.market.yahoo_fetch.random", lambda: 0.0)
+    return taken
+
+
+def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited(waits):
     limit = Missing("rate limited", "HTTP 429", passes=True)
-    requests, waits = [], []
+    requests = []
 
     def ask(names):
         requests.append(list(names))
         refused = {"B": limit} if len(requests) < 4 and "B" in names else {}
         return ({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
 
-    patience = RetryPolicy(batch=2, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+    patience = RetryPolicy(batch=2, wait=1.0)
     fetch = PartialFetch(None, {})
     assert gather("ABCDE", ask, fetch, patience, ends=float("inf")) == {}
     assert requests == [["A", "B"], ["C", "D"], ["E", "B"], ["B"]]
     assert waits == [1.0, 1.0]  # the second batch came in full, so the third begins anew
     assert sorted(fetch.bars) == ["A", "B", "C", "D", "E"]
-    assert fetch.limited == {"B"}
 
 
-def test_a_fetch_that_is_refused_altogether_is_given_up():
-    limit, waits = Missing("rate limited", "HTTP 429", passes=True), []
-    patience = RetryPolicy(batch=2, attempts=3, wait=1.0, sleep=waits.append, random=lambda: 0.0)
+def test_a_fetch_that_is_refused_altogether_is_given_up(waits):
+    limit = Missing("rate limited", "HTTP 429", passes=True)
+    patience = RetryPolicy(batch=2, attempts=3, wait=1.0)
     fetch = PartialFetch(None, {})
     failed = gather("ABCDEFGH", lambda names: ({}, dict.fromkeys(names, limit)), fetch, patience, ends=1e18)
     assert waits == [1.0, 2.0]
@@ -155,7 +163,6 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path):
     said = json.loads(out)
     assert (said["asked"], said["fetched"], said["resumed"]) == (len(members) + 1, len(members) - 1, len(kept))
     assert said["failed"] == dict.fromkeys(GONE, "unknown symbol: HTTP 404")
-    assert set(said["limited"]) <= set(LIMITED)
     assert said["missing"] == sorted(GONE)
     assert set(said["suspicions"]) == {"closes that stay the same to the end"}  # no price moves here
     assert "DD, WBA" in err

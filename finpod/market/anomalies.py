@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from finpod.market.calendar import sessions_of
 from finpod.market.data import MarketData
@@ -15,9 +16,7 @@ from finpod.periods import is_weekly_or_longer
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
 """A step of adj_close against close is a large distribution above `ALWAYS_LARGE`, and above `LARGE_STEP` if it is also `UNUSUAL`
-times the asset's usual step."""
-USUAL_DAYS = np.timedelta64(731, "D")
-"""Time around a distribution within which the other distributions determine the usual step."""
+times the median step of the asset, or its only one."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of a jump that may be an unlisted split, or another unit of the price (100, 1000)."""
 EXACT = 0.015
@@ -92,12 +91,10 @@ def _large_distributions(placed: Placed) -> Suspects:
     bars, close, adjusted = placed.bars, placed.bars.values["close"], placed.adjusted
     factor = adjusted / close
     step = np.nan_to_num(factor / bars.previous(factor) - 1)
-    paid = np.flatnonzero(step > 1e-3)
-
-    def is_unusual(row: int) -> bool:
-        others = paid[(bars.code[paid] == bars.code[row]) & (paid != row)]
-        near = others[np.abs(bars.date[others] - bars.date[row]) <= USUAL_DAYS]
-        return not len(near) or bool(step[row] >= min(ALWAYS_LARGE, UNUSUAL * np.median(step[near])))
+    steps = pd.Series(step).where(step > 1e-3).groupby(bars.code)
+    usual, count = steps.transform("median"), steps.transform("count")
+    unusual = (step >= ALWAYS_LARGE) | (step >= UNUSUAL * usual) | (count == 1)
+    rows = np.flatnonzero((step >= LARGE_STEP) & unusual & ~placed.listed)
 
     def sentence(row: int) -> str:
         before = close[row - 1]
@@ -107,9 +104,7 @@ def _large_distributions(placed: Placed) -> Suspects:
             f"special dividend of {cash:.2f} on {before:.2f}; reinvested at the day's close {(close[row] + cash) / before - 1:+.2%}"
         )
 
-    large = paid[(step[paid] >= LARGE_STEP) & ~placed.listed[paid]]
-    rows = np.array([row for row in large if is_unusual(row)], dtype=int)
-    return rows, map(sentence, rows)
+    return rows, (sentence(row) for row in rows.tolist())
 
 
 def _jumps(placed: Placed) -> Suspects:

@@ -1,7 +1,7 @@
 """`fetch_market`: daily bars from Yahoo Finance, resumable, with the reason for every missing ticker."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,6 @@ LONGEST_PAUSE = np.timedelta64(14, "D")
 """Longest time without a session: the Chinese New Year."""
 LISTED = 12
 """Most tickers that an error lists."""
-STRANGE = Missing("no data in the range", "no bar on a day as a member; is the symbol another's now?")
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 
 
@@ -81,18 +80,22 @@ def fetch_market(
     span = _span(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     tickers = _symbols([*against, *membership.during(span.first, span.last)])
-    requested = Path(universe).name if isinstance(universe, str) else tickers[len(against) :]
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = _download(tickers, request, fetch, patience or RetryPolicy(), base_url, report)
+    failed: dict[str, Missing] = {}
+    if not fetch.bars.keys() >= set(tickers):
+        from finpod.market.yahoo_client import Client  # loads yfinance
+
+        policy = patience or RetryPolicy()
+        client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
+        failed = gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
-    strange = _without_member_day(bars[bars["date"] <= span.over], fetch.bars, membership, span)
-    failed |= dict.fromkeys(strange, STRANGE)
+    facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
+    requested = Path(universe).name if isinstance(universe, str) else tickers[len(against) :]
     log = RepairLog()
-    bars = read_bars(bars[~bars["ticker"].isin(strange)], name="Yahoo", log=log)
     return build_market(
-        bars,
+        read_bars(bars, name="Yahoo", log=log),
         log=log,
         membership=membership,
         benchmark=next(iter(against), None),
@@ -106,28 +109,11 @@ def fetch_market(
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
             "request": {"universe": requested, **request},
-            "fetch": fetch.facts(tickers, failed),
+            "fetch": facts,
             "failed": {ticker: str(reason) for ticker, reason in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
-
-
-def _download(
-    tickers: Sequence[str],
-    request: Mapping[str, Any],
-    fetch: PartialFetch,
-    policy: RetryPolicy,
-    base_url: str | None,
-    report: Progress,
-) -> dict[str, Missing]:
-    """Download the tickers that the partial fetch lacks; return why the others have no bars."""
-    if fetch.bars.keys() >= set(tickers):
-        return {}
-    from finpod.market.yahoo_client import Client  # loads yfinance
-
-    client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
-    return gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
@@ -176,26 +162,16 @@ def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
     """Raise for tickers without an answer, and for a fetch without any bar."""
-    passing = {ticker: reason for ticker, reason in sorted(failed.items()) if reason.passes}
+    passing = {ticker: str(reason) for ticker, reason in sorted(failed.items()) if reason.passes}
+    reasons = ", ".join(sorted(set(passing.values())))
     if len(passing) == total:
-        raise DataError(f"Yahoo answered for none of {total} tickers ({next(iter(passing.values()))}); try again later")
+        raise DataError(f"Yahoo answered for none of {total} tickers ({reasons}); try again later")
     if passing and not allow_missing:
-        again = (
-            "try again later" if partial is None else f"{total - len(failed)} tickers are kept, go on by trying again"
-        )
+        kept = "" if partial is None else f" ({total - len(failed)} tickers are kept)"
         more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
-        reasons = ", ".join(sorted({str(reason) for reason in passing.values()}))
         raise InputError(
             f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {total} tickers; "
-            f"{reasons}); {again}, or pass allow_missing=True"
+            f"{reasons}); try again later{kept}, or pass allow_missing=True"
         )
     if len(failed) == total:
         raise DataError(f"Yahoo gave no bar for any of {total} tickers; check the symbols and the dates")
-
-
-def _without_member_day(bars: pd.DataFrame, fetched: Collection[str], membership: Membership, span: _Span) -> list[str]:
-    """Return members without a bar on any day of their membership: their symbol now belongs to another company."""
-    tickers = [ticker for ticker in membership.during(span.first, span.last) if ticker in fetched]
-    has_bar = bars.pivot_table("close", "date", "ticker", aggfunc="count").reindex(columns=tickers).gt(0)
-    met = (has_bar.to_numpy() & membership.grid(has_bar.index.to_numpy(), tickers)).any(axis=0)
-    return [ticker for ticker, is_met in zip(tickers, met, strict=True) if not is_met]

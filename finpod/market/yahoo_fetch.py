@@ -1,12 +1,13 @@
 """Requests for many tickers: batches, growing waits, a deadline, and a folder from which to resume."""
 
-import random
-import time
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from random import random
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,8 +16,8 @@ from finpod.errors import InputError
 from finpod.files import Progress, to_json, write_bytes, write_text
 
 REQUEST = "request.json"
-_FILES = (REQUEST, f".{REQUEST}.*", "bars_*.parquet", ".bars_*")
-"""Patterns of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
+_OURS = re.compile(r"\.?(request\.json|bars_).*")
+"""Names of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
 
 
 class Missing(NamedTuple):
@@ -47,12 +48,10 @@ class RetryPolicy:
     attempts: int = 6
     """Number of requests for a ticker without an answer, and of batches in a row without any bar, before giving up."""
     wait: float = 5.0
-    """Seconds to wait after an incomplete batch. They double from batch to batch, plus up to a half at random."""
+    """Seconds to wait after an incomplete batch. They double from batch to batch, plus up to a half at random, so that clients do
+    not retry at the same moment."""
     deadline: float = 1800.0
     """Seconds for the whole job."""
-    sleep: Callable[[float], None] = time.sleep
-    random: Callable[[], float] = field(default_factory=lambda: random.Random().random)
-    """Function that returns a random number in [0, 1), so that clients do not retry at the same moment."""
 
     def __post_init__(self) -> None:
         for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
@@ -61,7 +60,7 @@ class RetryPolicy:
 
     def pause(self, streak: int) -> float:
         """Return the seconds to wait after the `streak`-th incomplete batch in a row."""
-        return self.wait * 2.0 ** (streak - 1) * (1 + self.random() / 2)
+        return self.wait * 2.0 ** (streak - 1) * (1 + random() / 2)
 
 
 class PartialFetch:
@@ -73,15 +72,13 @@ class PartialFetch:
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
         self.bars: dict[str, pd.DataFrame] = {}
-        self.limited: set[str] = set()
-        """Tickers that were rate limited at some time."""
         self._folder, self._request = folder, to_json(request)
         self._is_ours = folder is not None and self._resume(folder)
         self.resumed = frozenset(self.bars)
+        """Tickers whose bars an earlier run stored."""
 
-    def add(self, bars: Bars, missing: Mapping[str, Missing]) -> None:
-        """Store the bars of one request, and which tickers were rate limited."""
-        self.limited |= {ticker for ticker, reason in missing.items() if reason.kind == "rate limited"}
+    def add(self, bars: Bars) -> None:
+        """Store the bars of one request."""
         self.bars |= bars
         if self._folder is None or not bars:
             return
@@ -92,20 +89,9 @@ class PartialFetch:
         for ticker, table in bars.items():
             write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
-    def facts(self, tickers: Sequence[str], failed: Mapping[str, Missing]) -> dict[str, Any]:
-        """Return the numbers of tickers requested, fetched and resumed, and the tickers that were rate limited."""
-        return {
-            "asked": len(tickers),
-            "fetched": len(tickers) - len(failed),
-            "resumed": len(self.resumed & set(tickers)),
-            "limited": sorted(self.limited & set(tickers)),
-        }
-
     def _resume(self, folder: Path) -> bool:
         """Load what an earlier run of the same request stored; return True if there was one."""
-        if folder.exists() and not (
-            folder.is_dir() and all(any(path.match(pattern) for pattern in _FILES) for path in folder.iterdir())
-        ):
+        if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
             raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another, or move it away")
         request = folder / REQUEST
         if not request.is_file() or request.read_text() != self._request:
@@ -118,8 +104,8 @@ class PartialFetch:
 
 def discard(folder: Path) -> None:
     """Remove the folder of an unfinished fetch, including files of a killed process. Other files stay."""
-    for pattern in _FILES:
-        for path in folder.glob(pattern):
+    for path in folder.glob("*"):
+        if _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
     with suppress(OSError):  # not there, or not empty
         folder.rmdir()
@@ -146,7 +132,7 @@ def gather(
     while queue:
         batch = [queue.popleft() for _ in range(min(policy.batch, len(queue)))]
         bars, missing = ask(batch)
-        fetch.add(bars, missing)
+        fetch.add(bars)
         tries.update(batch)
         failed |= missing
         again = [ticker for ticker in batch if ticker in missing and missing[ticker].passes]
@@ -155,12 +141,12 @@ def gather(
         report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
         streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
         pause = policy.pause(streak) if again and queue else 0.0
-        if queue and (barren == policy.attempts or time.monotonic() + pause >= ends):
+        if queue and (barren == policy.attempts or monotonic() + pause >= ends):
             late = f"not asked before the deadline of {policy.deadline:g} s"
             detail = f"not asked after {barren} requests in vain" if barren == policy.attempts else late
             failed = dict.fromkeys(queue, Missing("no answer", detail, passes=True)) | failed
             break
         if pause:
             report(f"Yahoo did not answer for {len(again)} tickers; asking again in {pause:.0f} s", done / len(tickers))
-            policy.sleep(pause)
+            sleep(pause)
     return {ticker: reason for ticker, reason in failed.items() if ticker not in fetch.bars}
