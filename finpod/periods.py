@@ -37,6 +37,7 @@ YEAR, SLACK = 366, 4
 """Spans of less than `YEAR` days may be wrong by up to `SLACK` days of holidays and weekends."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
+_WAY_OUT = "give periods_per_year if another number is right"
 _FIRST_DATE, _LAST_DATE = 17000101, 22001231
 """Range of whole numbers that are read as dates YYYYMMDD; larger numbers are read as seconds."""
 LONG_GAP = 10
@@ -79,33 +80,23 @@ def measure(dates: Array) -> Periods:
     short = gaps[gaps <= LONG_GAP * np.median(gaps)] if span else gaps
     dense = len(short) * 365.25 / short.sum() if span else math.nan
     if len(sessions) < FEWEST_DATES or span < FEWEST_DAYS:
-        regular = _regular(gaps)
-        note = (
+        fitting = {number: int(((gaps >= least) & (gaps <= most)).sum()) for least, most, number in REGULAR}
+        regular = next((number for number, fit in fitting.items() if fit >= 3 and 2 * fit > len(gaps)), None)
+        few = (
             f"{len(sessions)} dates over {span} days are too few to measure the sessions a year; {DEFAULT} are assumed"
         )
-        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{note}, {_WAY_OUT}")
+        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{few}, {_WAY_OUT}")
     tolerance = TOLERANCE + (SLACK / span if span < YEAR else 0.0)
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
     is_usual = abs(rate / nearest - 1) <= tolerance
     number = nearest if is_usual else round(rate) if rate >= 1 else rate
-    note = ""
+    doubt = "" if is_usual else ", which is no usual number"
     if abs(dense / number - 1) > tolerance:
-        note = f"the dates are {number:g} sessions a year, but {dense:.0f} without gaps of up to {gaps.max()} days"
-    elif not is_usual:
-        note = f"the dates are {number:g} sessions a year, which is no usual number"
-    return Periods(number, bars, dense, True, f"{note}; yearly figures use {number:g}, {_WAY_OUT}" if note else "")
-
-
-_WAY_OUT = "give periods_per_year if another number is right"
-
-
-def _regular(gaps: Array) -> int | None:
-    """Return the bars a year if at least three gaps [k], and most of them, fit one entry of `REGULAR`; else None."""
-    for shortest, longest, number in REGULAR:
-        fitting = int(((gaps >= shortest) & (gaps <= longest)).sum())
-        if fitting >= 3 and 2 * fitting > len(gaps):
-            return number
-    return None
+        doubt = f", but {dense:.0f} without gaps of up to {gaps.max()} days"
+    note = (
+        f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}, {_WAY_OUT}" if doubt else ""
+    )
+    return Periods(number, bars, dense, True, note)
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
@@ -200,13 +191,11 @@ def dates_of(values: Any, what: str) -> Array | None:
     labels: Any = index if stamps is None else stamps
     if index.nlevels == 1 and labels.hasnans:
         raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop or date that value")
-    if labels.has_duplicates and labels.is_monotonic_increasing:
-        raise InputError(f"{what} has {_label(labels[labels.duplicated()][0])} twice; keep one value a date")
-    if not labels.is_monotonic_increasing:
-        row = next(row for row in range(1, len(labels)) if not labels[row - 1 : row + 1].is_monotonic_increasing)
-        raise InputError(
-            f"{what} is out of order: {_label(labels[row - 1])} is followed by {_label(labels[row])}; sort it, oldest first"
-        )
+    if labels.has_duplicates or not labels.is_monotonic_increasing:
+        pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
+        pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
+        one, other = (str(label).removesuffix(" 00:00:00") for label in pair)
+        raise InputError(f"{what}: {one} is followed by {other}; sort it, oldest first, and keep one value a date")
     return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
 
 
@@ -237,8 +226,3 @@ def _stamps(index: Any) -> Any:
             f"the index holds {index[0]!r}, not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime"
         )
     return None
-
-
-def _label(label: Any) -> str:
-    """Return a date as text, without its time if that is midnight."""
-    return str(label).removesuffix(" 00:00:00")

@@ -255,13 +255,13 @@ DAYS = pd.DatetimeIndex(sessions(4))
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (DAYS[[0, 1, 2, 2]], "2024-01-04 twice"),
+        (DAYS[[0, 1, 2, 2]], "2024-01-04 is followed by 2024-01-04"),
         (DAYS[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
         (DAYS[:3].append(pd.DatetimeIndex([pd.NaT])), "no date at position 3"),
         (DAYS.strftime("%Y-%m-%d")[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
-        (pd.Index(DAYS.date)[[0, 1, 2, 2]], "2024-01-04 twice"),
+        (pd.Index(DAYS.date)[[0, 1, 2, 2]], "2024-01-04 is followed by 2024-01-04"),
         (pd.PeriodIndex(DAYS, freq="D")[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
-        (DAYS.tz_localize("Asia/Tokyo")[[0, 1, 2, 2]], "2024-01-04.* twice"),
+        (DAYS.tz_localize("Asia/Tokyo")[[0, 1, 2, 2]], "2024-01-04.* is followed by 2024-01-04"),
         (pd.Index(DAYS, dtype="timestamp[us][pyarrow]")[[1, 0, 2, 3]], "2024-01-03.* is followed by 2024-01-02"),
     ],
 )
@@ -273,9 +273,9 @@ def test_g07_repeated_and_unordered_dates_are_refused(index, message):
 
 def test_g07_labels_that_are_no_dates_must_increase_as_well():
     values = [0.1, -0.1, 0.2, 0.1]
-    with pytest.raises(InputError, match="the series of returns is out of order: 1 is followed by 0"):
+    with pytest.raises(InputError, match="1 is followed by 0"):
         metrics(returns=pd.Series(values, [0, 1, 0, 1]))
-    with pytest.raises(InputError, match="has 1 twice"):
+    with pytest.raises(InputError, match="1 is followed by 1"):
         metrics(returns=pd.Series(values, [0, 1, 1, 2]))
     assert metrics(returns=pd.Series(values, [3, 5, 7, 9])) == metrics(returns=values)
     assert metrics(returns=pd.Series(values, list("abcd"))) == metrics(returns=values)

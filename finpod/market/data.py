@@ -111,29 +111,28 @@ class MarketData:
         if not self.has_bar.any():
             raise DataError(f"there is no price at all in {assets} assets and {days} sessions; every close is missing")
         self.extra.check_shape(days, assets)
-        if self.last_bar is None:
-            row = days - 1 - self.has_bar[::-1].argmax(axis=0)
-            never = np.datetime64("NaT", "ns")
-            object.__setattr__(self, "last_bar", np.where(self.has_bar.any(axis=0), self.dates[row], never))
-        self._set("last_bar", np.asarray(self.last_bar).astype("datetime64[ns]"))
+        row = days - 1 - self.has_bar[::-1].argmax(axis=0)
+        last = np.where(self.has_bar.any(axis=0), self.dates[row], np.datetime64("NaT", "ns"))
+        self._set("last_bar", np.asarray(last if self.last_bar is None else self.last_bar).astype("datetime64[ns]"))
         self._set_periods()
 
     def _set_periods(self) -> None:
         """Measure the bars a year, or check the number given; a contradiction becomes the manifest's `periods_note`."""
-        if self.sessions_per_year is not None and self.periods_per_year is not None:  # a part of another market
-            numbers = check_periods(self.periods_per_year), check_periods(self.sessions_per_year)
-            note = self.manifest.get("periods_note", "")
-        elif self.periods_per_year is not None:
-            periods = check_periods(self.periods_per_year)
-            numbers, note = (periods, plain(periods / self.bars_per_session)), contradiction(periods, self.dates)
-        else:
+        note = self.manifest.get("periods_note", "")
+        if self.periods_per_year is None:
             measured = measure(self.dates)
             numbers, note = (measured.per_year, measured.sessions_per_year), measured.note
+        else:
+            periods = check_periods(self.periods_per_year)
+            if self.sessions_per_year is None:
+                numbers, note = (periods, plain(periods / self.bars_per_session)), contradiction(periods, self.dates)
+            else:  # a part of another market
+                numbers = periods, check_periods(self.sessions_per_year)
         if note != self.manifest.get("periods_note", ""):
             kept = {name: value for name, value in self.manifest.items() if name != "periods_note"}
             object.__setattr__(self, "manifest", kept | ({"periods_note": note} if note else {}))
-        for name, number in zip(("periods_per_year", "sessions_per_year"), numbers, strict=True):
-            object.__setattr__(self, name, number)
+        object.__setattr__(self, "periods_per_year", numbers[0])
+        object.__setattr__(self, "sessions_per_year", numbers[1])
 
     def _set(self, name: str, value: Array) -> None:
         if value.flags.writeable:
@@ -233,10 +232,9 @@ class MarketData:
         if begin is not None and stop is not None and stop < begin:
             raise InputError(f"the window ends on {stop!s:.10}, before it starts on {begin!s:.10}", argument="end")
         slack = max(HOLIDAYS, np.timedelta64(round(366 / self.sessions_per_year), "D"))
-        if begin is not None and begin < self.dates[0] - slack:
-            raise self._outside(begin, "start")
-        if stop is not None and stop > self.dates[-1] + slack:
-            raise self._outside(stop, "end")
+        for day, argument in ((begin, "start"), (stop, "end")):
+            if day is not None and not self.dates[0] - slack <= day <= self.dates[-1] + slack:
+                raise self._outside(day, argument)
         first = 0 if begin is None else self.row_of(begin)
         last = len(self.dates) - 1 if stop is None else self.row_of(stop, side="right")
         if last < first:
