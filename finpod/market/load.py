@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -25,8 +26,6 @@ from finpod.periods import DEFAULT, check_periods
 
 SAMPLE = "sample"
 """Name under which `load_market` returns `sample_market()`."""
-PATHS = ("path", "members", "renames", "extra")
-"""Names of the arguments of `load_market` that may be paths."""
 
 
 def load_market(
@@ -109,29 +108,27 @@ def load_market(
     return replace(market, origin=origin)
 
 
-def _origin(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if one cannot be stored."""
     defaults = inspect.signature(load_market).parameters
-    origin: dict[str, Any] = {}
-    for argument, value in arguments.items():
-        several = isinstance(value, (list, tuple))
-        parts = list(value) if several else [value]
-        if value is defaults[argument].default:
-            continue
-        if argument == "renames" and isinstance(value, Mapping):
-            origin[argument] = dict(value)
-        elif not all(part is None or isinstance(part, (str, int, float, PathLike)) for part in parts):
-            return {}
-        else:
-            are_symbols = argument == "members" and (several or find_index(str(value)))
-            if argument in PATHS and not are_symbols:
-                parts = [_absolute(part) for part in parts]
-            origin[argument] = parts if several else parts[0]
+    origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
+    for name in ("path", "members", "renames", "extra"):
+        is_index = name == "members" and find_index(str(origin.get(name)))
+        if name == "extra" or (isinstance(origin.get(name), (str, PathLike)) and not is_index):
+            origin |= {name: _absolute(origin[name])} if name in origin else {}
+    try:
+        json.dumps(origin)
+    except TypeError:  # a frame, or a time
+        return {}
     return origin
 
 
 def _absolute(value: Any) -> Any:
-    """Return the absolute path if it exists; anything else unchanged."""
+    """Return the absolute path if it exists, also in lists and mappings; anything else unchanged."""
+    if isinstance(value, (list, tuple)):
+        return [_absolute(part) for part in value]
+    if isinstance(value, Mapping):
+        return {key: _absolute(part) for key, part in value.items()}
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 

@@ -197,18 +197,14 @@ def _membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
     """
     days = {}
     for column in COLUMNS[1:]:
-        text = table[column]
-        parsed = pd.to_datetime(text.where(text != ""), format="%Y-%m-%d", errors="coerce")
-        invalid = parsed.isna() & ((text != "") | (column == "from"))
-        if invalid.any():
-            row = int(np.argmax(invalid))
-            raise DataError(
-                f"{name}: {column} of {table['ticker'].iloc[row]} is {text.iloc[row]!r}; write dates as YYYY-MM-DD"
-            )
-        days[column] = parsed.to_numpy().astype("datetime64[ns]")
+        days[column] = pd.to_datetime(table[column].mask(table[column] == ""), format="%Y-%m-%d", errors="coerce")
+        invalid = table[days[column].isna() & ((table[column] != "") | (column == "from"))]
+        if len(invalid):
+            ticker, text = invalid[["ticker", column]].iloc[0]
+            raise DataError(f"{name}: {column} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
     tickers = [normal_ticker(label) for label in table["ticker"]]
     check_tickers(tickers, name)
-    start, stop = days["from"], np.where(np.isnat(days["to_exclusive"]), _OPEN, days["to_exclusive"])
+    start, stop = (days[column].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for column in COLUMNS[1:])
     if (backward := stop <= start).any():
         row = int(np.argmax(backward))
         raise DataError(
