@@ -10,7 +10,6 @@ LACKING = "splits applied to prices as traded"
 TWICE = "splits taken back, applied twice"
 HALF = "bars brought to the scale of a split that was applied to a part"
 UNDECIDED = "splits that may be in the prices already"
-CONTRADICTING = "splits that contradict each other"
 RETURNS = np.array([0.01, -0.02, 0.015, 0.0, -0.01, 0.02, 0.005, -0.015, 0.01, 0.01])
 rows = np.arange(11)
 DAYS = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05", "2024-01-08", "2024-01-09", "2024-01-10"]
@@ -165,7 +164,7 @@ SIX_DAYS = [100, 100, 100, 100, 100, 92, 92]
         (SIX_DAYS, {5: 1.25}, SIX_DAYS, SIX_DAYS, {}, {}),
         # a split of 4 that the closes lack, one of 3 that they contain, and an ambiguous one: each is judged alone
         ([400, 400, 100, 100, 100, 100, 100, 100, 92], {2: 4.0, 5: 3.0, 8: 1.25}, None, [100] * 8 + [92], {LACKING: 1},
-         {CONTRADICTING: [("AAA", "2024-01-04"), ("AAA", "2024-01-09"), ("AAA", "2024-01-12")]}),
+         {UNDECIDED: [("AAA", "2024-01-04"), ("AAA", "2024-01-09"), ("AAA", "2024-01-12")]}),
         # the jump of the first split is not taken for the second, applied to a part of the history
         ([400, 200, 200, 160, 160], {1: 2.0, 3: 2.0}, None, [100, 100, 100, 160, 160], {LACKING: 2}, {}),
     ],

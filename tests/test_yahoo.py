@@ -69,7 +69,6 @@ def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
         "start": "2024-03-25",
         "stop": "2024-03-29",
         "finished": "2024-03-28",
-        "interval": "1d",
         "auto_adjust": False,
         "actions": True,
     }

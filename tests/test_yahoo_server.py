@@ -43,20 +43,23 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
         assert type(YfData()._session) is Session  # others who use yfinance do not ask this server
     assert {name: str(reason) for name, reason in failed.items()} == {"NONE": "unknown symbol: HTTP 404"}
     own = bars["AAA"]
-    assert list(own.columns) == ["date", *COLUMNS.values()]
+    assert list(own.columns) == ["date", *COLUMNS]
     assert own["date"].dtype == "datetime64[ns]"
     assert {str(dtype) for dtype in own.dtypes[1:]} == {"float64"}
     assert own["date"].astype(str).tolist() == DAYS
-    assert own["close"].tolist() == [10.0, 11.0, 12.0, 13.0, 14.0]
-    assert own["open"].tolist() == pytest.approx([9.9, 10.89, 11.88, 12.87, 13.86])
-    assert own["high"].tolist() == [11.0, 12.0, 13.0, 14.0, 15.0]
-    assert own["low"].tolist() == pytest.approx([9.702, 10.6722, 11.6424, 12.6126, 13.5828])
-    assert own["adj_close"].tolist() == pytest.approx([10 * (1 - 0.5 / 11), 11 * (1 - 0.5 / 11), 12, 13, 14])
-    assert own["volume"].tolist() == [5, 6, 7, 8, 0]
-    assert own["dividend"].tolist() == [0, 0, 0.5, 0, 0]
-    assert own["split"].tolist() == [0] * 5
+    for column, expected in {
+        "Open": [9.9, 10.89, 11.88, 12.87, 13.86],
+        "High": [11, 12, 13, 14, 15],
+        "Low": [9.702, 10.6722, 11.6424, 12.6126, 13.5828],
+        "Close": [10, 11, 12, 13, 14],
+        "Adj Close": [10 * (1 - 0.5 / 11), 11 * (1 - 0.5 / 11), 12, 13, 14],
+        "Volume": [5, 6, 7, 8, 0],
+        "Dividends": [0, 0, 0.5, 0, 0],
+        "Stock Splits": [0] * 5,
+    }.items():
+        assert own[column].tolist() == pytest.approx(expected)
     assert bars["ETF"]["date"].astype(str).tolist() == [DAYS[1], DAYS[3], DAYS[4]]
-    assert bars["ETF"]["split"].tolist() == [0, 0, 1.5]
+    assert bars["ETF"]["Stock Splits"].tolist() == [0, 0, 1.5]
 
 
 def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):

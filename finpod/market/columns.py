@@ -1,4 +1,4 @@
-"""Column names of price files as vendors spell them: dates, tickers, fields, and columns that are not read."""
+"""Columns of tables: names as vendors spell them, the column of dates, and that of tickers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from finpod.errors import DataError
+from finpod.errors import DataError, InputError
 from finpod.market.dates import holds_dates
-from finpod.market.parsing import BLANK
+from finpod.market.parsing import BLANK, plain
 
+Pairs = Sequence[tuple[str, str, pd.Series]]
+"""Columns of a header of two levels: upper label, lower label, values."""
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 """Names of the numbers that a bar may have; only `close` is required."""
 
@@ -93,12 +95,7 @@ def fields_of(labels: Iterable[Any]) -> dict[str, str]:
     return {spelled: field for field, spelled in read.items() if spelled is not None}
 
 
-def ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
-    """Return the error for a table that can be read in two ways."""
-    return DataError(f"{name} can be read as {one}, and as {other}; {way_out}")
-
-
-def spelled_out(labels: Sequence[str]) -> list[str]:
+def _spelled_out(labels: Sequence[str]) -> list[str]:
     """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
     bars = {"o", "h", "l", "c"} <= set(labels) and all(
         label in _LETTERS or is_word(label, DATES, TICKERS, DESCRIPTIONS, _OTHERS) for label in labels
@@ -186,3 +183,91 @@ def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
+
+
+def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
+    """Return the levels of the row index and the columns, and the columns of a header of two levels."""
+    if frame.columns.nlevels > 2:
+        raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
+    columns, pairs = [], []
+    if not isinstance(frame.index, pd.RangeIndex):
+        for number, label in enumerate(frame.index.names):
+            columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
+    body = frame.reset_index(drop=True)
+    header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
+    header = header if len(header) == 2 else [_spelled_out(header[0])]
+    for position, labels in enumerate(zip(*header, strict=True)):
+        values = plain(body.iloc[:, position])
+        named = [label for label in labels if not is_unnamed(label)]
+        if len(named) == 2:
+            pairs.append((named[0], named[1], values))
+        else:
+            columns.append(Column((named or labels)[0], values))
+    return [c for c in columns if not (c.unnamed and c.values.dropna().astype(str).eq("").all())], pairs
+
+
+def _text(label: object) -> str:
+    return "" if label is None or label != label else str(label).replace("\ufeff", "").strip()
+
+
+def find_dates(columns: Sequence[Column], name: str) -> Column:
+    """Return the column of dates. Raises DataError for none, and for two that differ."""
+    ranks: dict[int, list[Column]] = {}
+    for column in columns:
+        if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
+            ranks.setdefault(DATES.index(column.word), []).append(column)
+        elif (column.level or column.unnamed) and column.kind == "dates":
+            ranks.setdefault(len(DATES), []).append(column)
+    if not ranks:
+        ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
+    if not ranks[min(ranks)]:
+        if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
+            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
+        shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
+        raise DataError(f"{name} has no column date, and no other that holds dates; {shown}")
+    best, *others = ranks[min(ranks)]
+    others += [column for rank in ranks.values() for column in rank if column.level]
+    for other in others:
+        if not other.values.reset_index(drop=True).equals(best.values):
+            one, two = best.label or "its index", other.label or "its index"
+            raise DataError(f"{name} has two columns for date, {one} and {two}, which differ; keep one")
+    return best
+
+
+def find_tickers(
+    columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None = None
+) -> Column | None:
+    """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
+    if ticker_column is not None:
+        for column in columns:
+            if ticker_column == column.label or word(ticker_column) == column.word:
+                return column
+        text = f"ticker_column is {ticker_column!r}, which {name} does not have; choose one of {listed(columns)}"
+        raise InputError(text, argument="ticker_column")
+    order = (*TICKERS, *DESCRIPTIONS)
+    candidates = [c for c in columns if c.word in order and c.identifies]
+    candidates.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))
+    if len(candidates) > 1 and candidates[1].word == candidates[0].word:
+        raise DataError(f"{name} has two columns for {candidates[0].label}; keep one")
+    if candidates:
+        _check_identifiers([c for c in candidates if c.word in TICKERS and c.kind != "blank"], name)
+        return candidates[0]
+    unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
+    if len(unnamed) > 1:
+        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name that of the tickers 'ticker'")
+    return unnamed[0] if unnamed else None
+
+
+def _check_identifiers(columns: Sequence[Column], name: str) -> None:
+    """Raise DataError if one ticker has two values of another identifier: two securities would be joined."""
+    for other in columns[1:]:
+        both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
+        twice = both[both["ticker"].duplicated(keep=False)]
+        if len(twice):
+            ticker = twice["ticker"].iloc[0]
+            one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
+            raise DataError(
+                f"{name} has two columns that may identify the assets, {columns[0].label} and {other.label}: {ticker} appears "
+                f"with {one} and with {two}; choose one of the two columns with ticker_column=",
+                argument="ticker_column",
+            )

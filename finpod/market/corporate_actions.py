@@ -97,13 +97,13 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
             bars, repaired[number] = _scaled(bars, part, ratio[rows[number]], log), True
     size = ratio[rows]
     in_factor = np.abs(_factor_steps(bars)[rows] - size) < np.abs(size) / 2
-    as_traded, doubts = _are_as_traded(bars, rows, size, has_adjusted[rows], in_factor, repaired)
+    as_traded, doubtful = _are_as_traded(bars, rows, size, has_adjusted[rows], in_factor, repaired)
     lacking, twice = as_traded & ~in_factor, ~as_traded & in_factor
     for kind, chosen in (("splits applied to prices as traded", lacking), ("splits taken back, applied twice", twice)):
         log.repair(kind, *bars.places(rows[chosen]), "split", split[rows[chosen]], "in adj_close once")
-    for kind, chosen in doubts.items():
-        at = rows[chosen]
-        log.suspect(kind, *bars.places(at), _two_readings(bars, at, split[at], as_traded[chosen]))
+    at = rows[doubtful]
+    kind = "splits that may be in the prices already"
+    log.suspect(kind, *bars.places(at), _two_readings(bars, at, split[at], as_traded[doubtful]))
     columns = np.zeros((3, len(bars)))
     columns[:, rows] = [size * lacking - size * twice, size * as_traded, size * ~as_traded]
     return bars, Splits(*columns)
@@ -116,8 +116,8 @@ def _factor_steps(bars: LongBars) -> Array:
 
 def _are_as_traded(
     bars: LongBars, rows: Array, size: Array, has_adjusted: Array, in_factor: Array, repaired: Array
-) -> tuple[Array, dict[str, Array]]:
-    """Return True [n] for splits at which the closes are as traded, and kinds of doubt -> the splits [n] in doubt.
+) -> tuple[Array, Array]:
+    """Return True [n] for splits at which the closes are as traded, and True [n] for those in doubt.
 
     `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset follow one convention: as
     traded, or adjusted for all its splits. Each split is evidence for one of the two, and the sum over the splits of an asset
@@ -137,10 +137,8 @@ def _are_as_traded(
     contradicted = sum_by_asset(odds * np.sign(total) <= -CONTRADICTS) > 0
     together = (np.abs(total) >= DECIDES) & ~contradicted
     alone = np.where(has_adjusted, odds + np.where(in_factor, DECIDES, -DECIDES) >= 0, odds >= DECIDES)
-    return np.where(together, total > 0, alone) & ~repaired, {
-        "splits that contradict each other": contradicted & ~repaired,
-        "splits that may be in the prices already": ~together & ~contradicted & ~has_adjusted & ~repaired,
-    }
+    doubtful = ~together & ~repaired & (contradicted | ~has_adjusted)
+    return np.where(together, total > 0, alone) & ~repaired, doubtful
 
 
 def _usual_return(bars: LongBars, moves: Array, splits: Array) -> Array:

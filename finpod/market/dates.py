@@ -28,8 +28,7 @@ _TIME = (
     r"\s*(?P<offset>Z|UTC|GMT|(?:UTC|GMT)?[+-]\d{2}(?::?\d{2})?)?)?$"
 )
 """The time of day after a date, and its UTC offset; both may be missing."""
-_UNITS = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}
-_UNIT_NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_UNITS = {"s": ("seconds", 1), "ms": ("milliseconds", 1e3), "us": ("microseconds", 1e6), "ns": ("nanoseconds", 1e9)}
 _FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
 """1980-01-01 and 2100-01-01 in seconds since 1970."""
 _YEARS = np.array(["1700", "2201"], dtype="datetime64[ns]")
@@ -135,7 +134,7 @@ def _unit(numbers: pd.Series) -> str | None:
     """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None if there is none."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
-    scales = _UNITS.items()
+    scales = ((unit, scale) for unit, (_, scale) in _UNITS.items())
     return next((unit for unit, n in scales if numbers.between(_FIRST_SECOND * n, _LAST_SECOND * n).all()), None)
 
 
@@ -148,7 +147,7 @@ def _from_numbers(text: pd.Series, name: str) -> tuple[pd.Series, str]:
         raise DataError(f"{name}: the date {wrong:.15g} is a number; write dates as YYYY-MM-DD")
     if unit == "YYYYMMDD":
         return text, ""
-    return pd.to_datetime(numbers, unit=unit, utc=True), f"dates read as {_UNIT_NAMES[unit]} since 1970, UTC"
+    return pd.to_datetime(numbers, unit=unit, utc=True), f"dates read as {_UNITS[unit][0]} since 1970, UTC"
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:

@@ -9,29 +9,25 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError
 from finpod.market.columns import (
     ANY_PRICE,
-    DATES,
-    DESCRIPTIONS,
     TICKERS,
     Column,
-    ambiguous,
+    Pairs,
+    columns_of,
     field_of,
     fields_of,
-    is_unnamed,
+    find_dates,
+    find_tickers,
     is_word,
     listed,
-    spelled_out,
     word,
 )
-from finpod.market.dates import holds_dates
-from finpod.market.parsing import is_ticker, normal_ticker, plain
+from finpod.market.parsing import is_ticker, normal_ticker
 
 Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
-Pairs = Sequence[tuple[str, str, pd.Series]]
-"""Columns of a header of two levels: upper label, lower label, values."""
 _MARKS = r"[_. |:-]"
 """Characters between field and ticker in one label."""
 _TICKERS_A_WORD = 3
@@ -118,94 +114,6 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
     )
 
 
-def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return the levels of the row index and the columns, and the columns of a header of two levels."""
-    if frame.columns.nlevels > 2:
-        raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
-    columns, pairs = [], []
-    if not isinstance(frame.index, pd.RangeIndex):
-        for number, label in enumerate(frame.index.names):
-            columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
-    body = frame.reset_index(drop=True)
-    header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
-    header = header if len(header) == 2 else [spelled_out(header[0])]
-    for position, labels in enumerate(zip(*header, strict=True)):
-        values = plain(body.iloc[:, position])
-        named = [label for label in labels if not is_unnamed(label)]
-        if len(named) == 2:
-            pairs.append((named[0], named[1], values))
-        else:
-            columns.append(Column((named or labels)[0], values))
-    return [c for c in columns if not (c.unnamed and c.values.dropna().astype(str).eq("").all())], pairs
-
-
-def _text(label: object) -> str:
-    return "" if label is None or label != label else str(label).replace("\ufeff", "").strip()
-
-
-def find_dates(columns: Sequence[Column], name: str) -> Column:
-    """Return the column of dates. Raises DataError for none, and for two that differ."""
-    ranks: dict[int, list[Column]] = {}
-    for column in columns:
-        if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
-            ranks.setdefault(DATES.index(column.word), []).append(column)
-        elif (column.level or column.unnamed) and column.kind == "dates":
-            ranks.setdefault(len(DATES), []).append(column)
-    if not ranks:
-        ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
-    if not ranks[min(ranks)]:
-        if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
-            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
-        shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column date, and no other that holds dates; {shown}")
-    best, *others = ranks[min(ranks)]
-    others += [column for rank in ranks.values() for column in rank if column.level]
-    for other in others:
-        if not other.values.reset_index(drop=True).equals(best.values):
-            one, two = best.label or "its index", other.label or "its index"
-            raise DataError(f"{name} has two columns for date, {one} and {two}, which differ; keep one")
-    return best
-
-
-def find_tickers(
-    columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None = None
-) -> Column | None:
-    """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
-    if ticker_column is not None:
-        for column in columns:
-            if ticker_column == column.label or word(ticker_column) == column.word:
-                return column
-        text = f"ticker_column is {ticker_column!r}, which {name} does not have; choose one of {listed(columns)}"
-        raise InputError(text, argument="ticker_column")
-    order = (*TICKERS, *DESCRIPTIONS)
-    candidates = [c for c in columns if c.word in order and c.identifies]
-    candidates.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))
-    if len(candidates) > 1 and candidates[1].word == candidates[0].word:
-        raise DataError(f"{name} has two columns for {candidates[0].label}; keep one")
-    if candidates:
-        _check_identifiers([c for c in candidates if c.word in TICKERS and c.kind != "blank"], name)
-        return candidates[0]
-    unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
-    if len(unnamed) > 1:
-        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name that of the tickers 'ticker'")
-    return unnamed[0] if unnamed else None
-
-
-def _check_identifiers(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError if one ticker has two values of another identifier: two securities would be joined."""
-    for other in columns[1:]:
-        both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
-        twice = both[both["ticker"].duplicated(keep=False)]
-        if len(twice):
-            ticker = twice["ticker"].iloc[0]
-            one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
-            raise DataError(
-                f"{name} has two columns that may identify the assets, {columns[0].label} and {other.label}: {ticker} appears "
-                f"with {one} and with {two}; choose one of the two columns with ticker_column=",
-                argument="ticker_column",
-            )
-
-
 def _may_be_tickers(column: Column) -> bool:
     """Return True if a column of unknown meaning may hold tickers: text, identifiers, or repeated row numbers."""
     if column.kind != "whole":
@@ -257,7 +165,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(levels) == 2:
         way_out = "name the level of the tickers 'ticker', as both levels of the header have a close"
-        raise ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
+        raise _ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
     for *labels, values in pairs:
@@ -280,13 +188,13 @@ def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
         if not column.known and rest and None not in fields and "close" in fields:
             way_out = "give the table two columns, ticker and close"
             label = f"{name}: its column {column.label}"
-            raise ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
+            raise _ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
     parts = [_split_label(column.label) for column in columns]
     closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
     if closes and None in parts:
         fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
         way_out = "write all labels of columns one way"
-        raise ambiguous(name, f"fields by ticker, by {fields_by}", f"closes by ticker, by {closes_by}", way_out)
+        raise _ambiguous(name, f"fields by ticker, by {fields_by}", f"closes by ticker, by {closes_by}", way_out)
     return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
 
 
@@ -325,7 +233,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
     if others := [column for column in columns if not column.known and may_be_close(column)]:
         way_out = "give ticker= if all rows are bars of one asset, else make a column ticker (frame.stack)"
         one = f"bars of one asset, by its column {close.label}"
-        raise ambiguous(name, one, f"closes by ticker, by {listed(others)}", way_out)
+        raise _ambiguous(name, one, f"closes by ticker, by {listed(others)}", way_out)
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
@@ -342,7 +250,7 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
     if len(words) * _TICKERS_A_WORD > len(columns):
         tickers = listed([column for column in columns if not column.known])
         way_out = "call the closes close, or make a column ticker (frame.stack)"
-        raise ambiguous(
+        raise _ambiguous(
             name, f"bars without a column close, by {listed(words)}", f"closes by ticker, by {tickers}", way_out
         )
     numbers: Numbers = {("close", column.label): column.values for column in columns}
@@ -357,3 +265,8 @@ def _no_close(columns: Sequence[Column], name: str) -> DataError:
         f"{name} has no column close; besides dates it has {listed(columns) or 'no column'}. Bars need date, ticker and close "
         "(open, high, low, adj_close and volume where known), or a column of closes for each ticker"
     )
+
+
+def _ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
+    """Return the error for a table that can be read in two ways."""
+    return DataError(f"{name} can be read as {one}, and as {other}; {way_out}")

@@ -154,7 +154,6 @@ def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
         "start": f"{span.first!s:.10}",
         "stop": f"{span.last + np.timedelta64(1, 'D')!s:.10}",  # Yahoo's end is exclusive
         "finished": f"{span.over!s:.10}",
-        "interval": "1d",
         "auto_adjust": False,
         "actions": True,
     }

@@ -18,17 +18,8 @@ from finpod.errors import DataError, InputError, first_line
 from finpod.market.yahoo_fetch import Missing
 
 CHART = "/v8/finance/chart/"
-COLUMNS = {
-    "Open": "open",
-    "High": "high",
-    "Low": "low",
-    "Close": "close",
-    "Adj Close": "adj_close",
-    "Volume": "volume",
-    "Dividends": "dividend",
-    "Stock Splits": "split",
-}
-"""yfinance's name of a column under auto_adjust=False, actions=True -> finpod's name."""
+COLUMNS = ("Open", "High", "Low", "Close", "Adj Close", "Volume", "Dividends", "Stock Splits")
+"""Columns of a ticker in yfinance's table under auto_adjust=False, actions=True."""
 YAHOO = "https://query2.finance.yahoo.com"
 SECONDS = 10.0
 """Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
@@ -135,7 +126,7 @@ def _reason(answer: Response | Exception | None) -> Missing:
 
 
 def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
-    """Return the rows of one ticker that have a close: `date` and the values of `COLUMNS`, float64."""
+    """Return the rows of one ticker that have a close: `date`, and `COLUMNS` float64."""
     if frame is None or not frame.size:
         return pd.DataFrame()
     if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):
@@ -146,8 +137,8 @@ def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
         )
     if (ticker, "Close") not in frame.columns:
         return pd.DataFrame()
-    table = frame[ticker].reindex(columns=list(COLUMNS)).set_axis(list(COLUMNS.values()), axis=1)
-    table = table[table["close"].notna()].astype("float64")
+    table = frame[ticker].reindex(columns=list(COLUMNS))
+    table = table[table["Close"].notna()].astype("float64")
     days = pd.DatetimeIndex(table.index).tz_localize(None).normalize().as_unit("ns")
     return table.set_axis(days.rename("date"), axis=0).reset_index()
 
