@@ -78,18 +78,6 @@ def test_the_actions_alone_give_the_vendors_adjusted_close(dirty, tmp_path, name
     assert done.get("splits applied to prices as traded", 0) == (bars["split_coefficient"] != 1).sum()
 
 
-def test_an_adjusted_close_by_the_usual_formula_fails_at_the_special_dividend(dirty, tmp_path):
-    bars = pd.read_csv(dirty / "vendor_raw_with_actions_KDP.csv").iloc[::-1]
-    step = np.log(1 - bars["dividend_amount"] / bars["close"].shift()).fillna(0)
-    usual = bars["close"] * np.exp(step[::-1].cumsum()[::-1].shift(-1, fill_value=0))
-    bars.assign(adjusted_close=usual).to_csv(tmp_path / "KDP.csv", index=False)
-    market = read(tmp_path / "KDP.csv")
-    assert day_return(market, "2018-07-10") == pytest.approx((22.19 + 103.75) / 123.66 - 1, abs=1e-9)
-    assert places(market, "special dividends reinvested at the close of their day") == [
-        ("KDP", "2018-07-10", "dividend", 103.75, "in adj_close once")
-    ]
-
-
 def test_dollar_signs_thousands_commas_and_month_first_dates(dirty):
     market = read(dirty / "dollar_signs_ZM.csv")
     assert market.tickers == ("ZM",)

@@ -114,15 +114,6 @@ def test_intraday_files_keep_their_times(tmp_path):
     assert dropped["count"] == 2 * BARS * 3
 
 
-def test_intraday_stamps_with_an_offset_are_read_in_new_york(tmp_path):
-    market = minutes(sessions=4).rows(BARS, 4 * BARS)
-    naive = pd.read_csv(written(market, tmp_path / "naive.csv"), parse_dates=["date"])
-    aware = naive.assign(date=naive["date"].dt.tz_localize("America/New_York").dt.tz_convert("UTC"))
-    text = aware.assign(date=aware["date"].astype(str))
-    for frame in (aware, text):
-        np.testing.assert_array_equal(load_market(frame, benchmark=None).dates, market.dates)
-
-
 def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
     """The day after Thanksgiving 2018 closed at 13:00."""
     stamps = pd.DatetimeIndex(

@@ -54,21 +54,6 @@ def test_no_market_and_an_empty_folder(tmp_path):
     refuses(lambda: read_bars(tmp_path / "bars.xls"), "bars.xls", error=InputError)
 
 
-def test_wide_and_two_level_files_are_the_same_closes(tmp_path):
-    long = frame()
-    wide = long.pivot(index="date", columns="ticker", values="close").rename_axis(columns=None, index="Date")
-    both = long.pivot(index="date", columns="ticker", values=["close", "open"]).rename_axis(index="Date")
-    wide.to_csv(tmp_path / "wide.csv")
-    both.to_csv(tmp_path / "fields.csv")
-    both.swaplevel(axis=1).sort_index(axis=1).to_csv(tmp_path / "names.csv")
-    long.to_parquet(tmp_path / "long.parquet")
-    for path in sorted(tmp_path.iterdir()):
-        market = load_market(path)
-        assert market.tickers == ("AAA", "BBB"), path
-        assert_array_equal(market.close, 100.0 + np.arange(15).reshape(5, 3)[:, :2])
-        assert (market.open is None) == ("wide" in path.name)
-
-
 @pytest.mark.parametrize(
     ("name", "ticker"),
     [

@@ -141,11 +141,6 @@ def test_g09_spellings_of_one_ticker_are_one_asset():
     assert log.reading == ["tickers in one spelling: Aapl as AAPL, BRK.B as BRK-B, aapl as AAPL, brk/b as BRK-B"]
 
 
-def test_g09_two_spellings_with_different_bars_on_one_day_are_refused():
-    bars = pd.concat([frame(tickers=("BRK.B",)), frame(tickers=("BRK-B",), close=7.0)], ignore_index=True)
-    refuses(lambda: read_bars(bars), "BRK-B", "2024-01-02")
-
-
 def test_g09_members_and_benchmark_are_found_under_any_spelling(tmp_path):
     bars = frame(tickers=("BRK.B", "aapl", "MKC.V", "qqq"))
     path = tmp_path / "members.csv"
@@ -244,10 +239,6 @@ def test_a_header_with_a_close_in_both_levels_is_refused():
     refuses(lambda: read_bars(table), "(field, ticker)", "(ticker, field)")
     assert closes(read_bars(table.rename_axis(["field", "ticker"], axis=1))) == {"AAA": [2], "CLOSE": [1]}
     assert closes(read_bars(table.rename(columns={"CLOSE": "LAST"}))) == {"AAA": [2], "LAST": [1]}
-
-
-def test_a_mapping_is_no_market():
-    refuses(lambda: load_market({"AAA": 1}), "dict", error=InputError, argument="path")
 
 
 def test_b21_equal_rows_are_dropped_by_date_not_by_value():

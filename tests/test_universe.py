@@ -183,17 +183,6 @@ def test_known_errors_of_the_index_package_are_corrected(index, tickers, dates, 
     assert ["".join(map(str, row)) for row in grid] == expected
 
 
-@pytest.mark.shared
-def test_package_agrees_with_the_membership_file(shared):
-    filed = read_members(shared / "data" / "nasdaq100_members.csv").renamed_to_newest()
-    packaged = index_members("nasdaq100").renamed_to_newest()
-    dates = pd.bdate_range("2008-01-02", "2021-05-28").to_numpy().astype("datetime64[ns]")
-    other_symbols = {"ENDP", "NDOI", "TCFCA", "TCFCB", "FOXA", "CMCSK", "MNST", "MWW"}  # each list has its own spelling
-    names = sorted({*filed.during(dates[0], dates[-1]), *packaged.during(dates[0], dates[-1])} - other_symbols)
-    ours, theirs = filed.grid(dates, names), packaged.grid(dates, names)
-    assert 0 < (ours != theirs).sum() < 50  # of 360,000 member-days: a few days around a change
-
-
 def test_an_explicit_benchmark_and_calendar_win():
     bars = frame("600015.SS", "000001.SZ", "510300.SS", "159919.SZ", calendar="XSHG")
     assert load_market(bars, members="csi300", benchmark="159919.SZ").benchmark == "159919.SZ"

@@ -83,22 +83,3 @@ def test_files_as_vendors_write_them(tmp_path, vendor, newest_first):
     assert sorted({f"{day:%Y-%m-%d}" for day in bars["date"]}) == ["2024-01-16", "2024-01-17"]
     if vendor not in TWO:
         assert closes(read_bars(tmp_path / "AAA.csv", ticker="zzz")) == {"ZZZ": [10, 11]}
-
-
-def test_what_stays_open_is_an_option(tmp_path):
-    (tmp_path / "AAA.csv").write_text("Date;Close\n03/04/2024;1,234\n05/06/2024;2,345\n")
-    for options, argument in (({"decimal": "."}, "day_first"), ({"day_first": True}, "decimal")):
-        with pytest.raises(DataError) as caught:
-            read_bars(tmp_path / "AAA.csv", **options)
-        assert caught.value.argument == argument
-    bars = read_bars(tmp_path / "AAA.csv", day_first=True, decimal=",")
-    assert closes(bars) == {"AAA": [1.234, 2.345]}
-    assert [f"{day:%m-%d}" for day in bars["date"]] == ["04-03", "06-05"]
-    assert closes(read_bars(tmp_path / "AAA.csv", day_first=False, decimal=".")) == {"AAA": [1234, 2345]}
-
-
-def test_semicolons_with_a_decimal_comma(tmp_path):
-    (tmp_path / "AAA.csv").write_text("Date;Close;Volume\n2024-01-02;1.234,5;12.345\n2024-01-03;0,25;1.234.567\n")
-    bars = read_bars(tmp_path / "AAA.csv")
-    assert bars["close"].tolist() == [1234.5, 0.25]
-    assert bars["volume"].tolist() == [12345, 1234567]

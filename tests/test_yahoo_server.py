@@ -90,23 +90,6 @@ def waits(monkeypatch):
     return taken
 
 
-def test_a_queue_keeps_its_order_and_waits_only_while_it_is_limited(waits):
-    limit = Missing("rate limited", "HTTP 429", passes=True)
-    requests = []
-
-    def ask(names):
-        requests.append(list(names))
-        refused = {"B": limit} if len(requests) < 4 and "B" in names else {}
-        return ({name: pd.DataFrame({"close": [1.0]}) for name in names if name not in refused}, refused)
-
-    patience = RetryPolicy(batch=2, wait=1.0)
-    fetch = PartialFetch(None, {})
-    assert gather("ABCDE", ask, fetch, patience, ends=float("inf")) == {}
-    assert requests == [["A", "B"], ["C", "D"], ["E", "B"], ["B"]]
-    assert waits == [1.0, 1.0]  # the second batch came in full, so the third begins anew
-    assert sorted(fetch.bars) == ["A", "B", "C", "D", "E"]
-
-
 def test_a_fetch_that_is_refused_altogether_is_given_up(waits):
     limit = Missing("rate limited", "HTTP 429", passes=True)
     patience = RetryPolicy(batch=2, attempts=3, wait=1.0)

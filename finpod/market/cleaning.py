@@ -48,10 +48,9 @@ def build_market(
 ) -> MarketData:
     """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
-    adjusted price = price * adj_close / close, adjusted volume = volume / (adj_close / close). `adj_close` is the vendor's,
-    repaired where it contradicts the listed splits and dividends, or computed from these. Without either, prices count as
-    already adjusted. Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not
-    changed (`suspicions`), including the entries of the reader's `log`.
+    Adjusted prices are price * adj_close / close; without splits, dividends and `adj_close`, prices count as adjusted. Impossible
+    bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed (`suspicions`),
+    including the entries of the reader's `log`.
 
     Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (aware;
     None: the present), are dropped. Bars whose spacing is weekly or longer may have any date. `membership` None makes every

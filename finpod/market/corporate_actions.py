@@ -45,12 +45,10 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     Also returns notes for the user, and the rows [R] bool on which an action is listed. Where the closes are adjusted for
     splits, a column `traded` holds the closes as traded.
 
-    All splits of an asset together decide whether its closes are as traded or adjusted (see `_are_as_traded`). A split that
-    the adjusted close lacks is applied, one that it has twice is taken back, and one that was applied to a part of the
-    history is applied to the rest. The dividend d of day t must separate adjusted close and close by 1 - d / c(t-1), the
-    vendors' formula, or c(t) / (c(t) + d), the reinvestment at the ex-day's close. A missing dividend is applied by the first
-    formula, and for d above a tenth of the price by the second, whose return is (c(t) + d) / c(t-1) - 1. Anything else is
-    left alone and reported as a suspicion.
+    A split that the adjusted close lacks is applied, one that it has twice is taken back, and one that was applied to a part
+    of the history is applied to the rest (see `_are_as_traded`). The dividend d of day t must separate adjusted close and close
+    by 1 - d / c(t-1), the vendors' formula, or c(t) / (c(t) + d), the reinvestment at the ex-day's close. A missing dividend is
+    applied by the first formula, and for d above a tenth of the price by the second. Anything else is a suspicion.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -119,12 +117,11 @@ def _are_as_traded(
 ) -> tuple[Array, Array]:
     """Return True [n] for splits at which the closes are as traded, and True [n] for those in doubt.
 
-    `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset follow one convention: as
-    traded, or adjusted for all its splits. Each split is evidence for one of the two, and the sum over the splits of an asset
-    decides for all of them, also for those whose own day shows little. If one split contradicts this sum, or the sum is
-    too small, each split is judged alone. Splits of other assets do not count, because the assets of a table may come from
-    different vendors. `has_adjusted`, `in_factor` and `repaired` [n] are True if there is a vendor's adjusted close, if it
-    contains the split, and if the split was repaired already.
+    `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset follow one convention: as traded, or
+    adjusted for all its splits. So the sum of the evidence of all its splits decides for each of them. If one split
+    contradicts this sum, or the sum is too small, each is judged alone. Splits of other assets do not count, because the
+    assets of a table may come from different vendors. `has_adjusted`, `in_factor` and `repaired` [n] are True if there is a
+    vendor's adjusted close, if it contains the split, and if the split was repaired already.
     """
     asset, moves = bars.code[rows], bars.log_steps(bars.values["close"])
     odds = _log_odds(moves[rows], size, _usual_return(bars, moves, rows)[asset])

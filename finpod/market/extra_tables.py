@@ -47,15 +47,10 @@ def with_extra(
 ) -> MarketData:
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
-    A table is a frame, a Series, or a parquet or CSV file. A long table has the columns `date`, `ticker` (without it: one
-    value for all tickers), columns of numbers, and perhaps `known_at`. A wide table has the dates and a column for each
-    ticker; its variable is named by the file (`pe.csv`) or by the key in `{"pe": frame}`. A single column of numbers that
-    is given by a key is called by the key.
-
-    A value is shown from the first row whose session closes at or after its `known_at`, or its `date` where that is blank.
-    A time of day is compared with the close of the session in `calendar` (None: with the end of the day), in an intraday
-    market with the time of the bar; see `Timeline.first_rows`. Of the values known at a row the one with the latest date
-    is shown, of several with that date the one known last, until a newer one is known. Nothing is filled backwards.
+    A table is a frame, a Series, or a parquet or CSV file, in one of the forms of data/README.md. A value is shown from the
+    first row whose session closes at or after its `known_at`, or its `date` where that is blank (see `Timeline.first_rows`;
+    `calendar` None: with the end of the day), until a newer one is known. Of the known values the one with the latest date is
+    shown, of several with that date the one known last. Nothing is filled backwards.
 
     Raises InputError for a table that does not exist and for a column whose name has another meaning; DataError for
     content that cannot be used: no value, text, an infinite value, two values for one ticker, date and `known_at`, or no

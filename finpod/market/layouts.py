@@ -56,10 +56,9 @@ class Layout(NamedTuple):
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
     """Return the layout of a table, recognised by the names and values of its columns.
 
-    Levels of the row index count as columns, with or without names. Columns without a name that hold whole numbers are row
-    numbers and left out. In a table without tickers they must not repeat.
+    Levels of the row index count as columns. Columns without a name that hold whole numbers are row numbers and left out; in a
+    table without tickers they must not repeat.
 
-    - **dates**: the column called `date` or another word for it, or the only one that holds dates.
     - **two levels**: the level of the header with a close holds fields, the other tickers. Labels such as AAPL.Close,
       Close_AAPL or "('Close', 'AAPL')" are read alike.
     - **long**: a close, and a column of tickers: `ticker_column`, or one with a word for tickers that holds text or whole
@@ -68,8 +67,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
       may be a known word such as OPEN.
 
-    Raises DataError for a table that fits no layout, or two, naming both; InputError for a `ticker_column` that the
-    table does not have.
+    Raises DataError for a table that fits no layout, or two; InputError for a `ticker_column` that the table does not have.
     """
     columns, pairs = columns_of(frame, name)
     dates = find_dates(columns, name)

@@ -54,18 +54,16 @@ def fetch_market(
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-    membership CSV, or a list of tickers. Of an index or a CSV, every asset that was a member on some day of the range is
-    fetched under its newest symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of
-    exchange_calendars. "auto" takes those of the index, and QQQ and XNYS for other universes.
+    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
+    symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of exchange_calendars. "auto" takes those of
+    the index, and QQQ and XNYS for other universes.
 
-    Prices are downloaded unadjusted with adjusted close, dividends and splits (auto_adjust=False, actions=True) and adjusted
-    here. Contradictions between these are repaired or reported (`manifest["repairs"]`, `manifest["suspicions"]`). The bar of
-    an unfinished session is left out.
-
-    Tickers that are rate limited or not answered are requested again as `patience` says. If some remain, InputError is
-    raised unless `allow_missing`. Tickers that Yahoo does not have are listed in `manifest["failed"]` with the reason; those
-    of a list raise InputError unless `allow_missing`. Downloaded bars are kept in the folder `partial`. The same request
-    resumes from it, and the caller removes it (`yahoo_fetch.discard`) once the market is stored.
+    Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted here (see
+    `finpod.market.cleaning.build_market`). Tickers that are rate limited or not answered are requested again as `patience` says.
+    If some remain, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are listed in
+    `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars are kept in
+    the folder `partial`, from which the same request resumes; the caller removes it (`yahoo_fetch.discard`) once the market
+    is stored.
 
     `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present (aware), for tests.
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
