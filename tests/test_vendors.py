@@ -3,7 +3,6 @@
 import pytest
 from made_bars import closes
 
-from finpod.errors import DataError
 from finpod.market.tidy import read_bars
 
 DAYS = {

@@ -80,13 +80,7 @@ def fetch_market(
     tickers = _symbols([*against, *membership.during(span.first, span.last)])
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed: dict[str, Missing] = {}
-    if not fetch.bars.keys() >= set(tickers):
-        from finpod.market.yahoo_client import Client  # loads yfinance
-
-        policy = patience or RetryPolicy()
-        client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
-        failed = gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
+    failed = {} if fetch.bars.keys() >= set(tickers) else _download(tickers, fetch, request, patience, base_url, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
     facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
@@ -112,6 +106,22 @@ def fetch_market(
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
+
+
+def _download(
+    tickers: Sequence[str],
+    fetch: PartialFetch,
+    request: Mapping[str, Any],
+    patience: RetryPolicy | None,
+    base_url: str | None,
+    report: Progress,
+) -> dict[str, Missing]:
+    """Download the tickers that the partial fetch lacks; return why the others have no bars."""
+    from finpod.market.yahoo_client import Client  # loads yfinance
+
+    policy = patience or RetryPolicy()
+    client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
+    return gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
