@@ -232,7 +232,6 @@ def test_the_manifest_counts_what_was_read_and_what_is_never_shown():
     rows = [(date, "AAA", value + 1.0) for value, date in enumerate(dates)]
     market = load(pe(*rows, ("2024-08-01", "BBB", 5.0), *(("2024-07-01", f"Z{i}", 1.0) for i in range(7))))
     facts = {"file": "the extra table", "per": "ticker", "values": 5, "never_shown": 3}
-    facts |= {"known_before_the_first_session": 2, "known_after_the_last_session": 1}
     facts |= {"unknown_tickers": {"count": 7, "first": ["Z0", "Z1", "Z2", "Z3", "Z4"]}}
     assert json.loads(json.dumps(market.manifest))["extra"] == {"pe": facts}
     assert_array_equal(shown(market), [2, 2, 2, 2, 4, 4])

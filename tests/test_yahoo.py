@@ -9,7 +9,7 @@ from made_bars import refuses, repairs
 from yahoo_server import Listing, serving, weekdays
 
 import finpod
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, FinpodError, InputError
 from finpod.market.snapshots import save_snapshot
 from finpod.market.yahoo import NEW_YORK, fetch_market
 from finpod.market.yahoo_fetch import RetryPolicy, discard
@@ -268,6 +268,7 @@ def test_impossible_requests(tmp_path):
             ({"start": "2030-01-01", "end": "2031-01-01"}, "2030-01-01"),
             ({"universe": "dax40"}, "'dax40'"),
             ({"universe": []}, "empty"),
+            ({"universe": None}, "universe"),
             ({"universe": ["AAA", "../../ETC"]}, "'../../ETC'"),
             ({"universe": ["A;B"]}, "'A;B'"),
             ({"benchmark": "Q Q"}, "'Q Q'"),
@@ -276,7 +277,9 @@ def test_impossible_requests(tmp_path):
             ({"base_url": "ftp://here"}, "'ftp://here'"),
             ({"attempts": 0}, "attempts is 0"),
         ):
-            refuses(lambda options=options: fetched(server, **{"universe": ["AAA"], **options}), word, error=InputError)
+            refuses(
+                lambda options=options: fetched(server, **{"universe": ["AAA"], **options}), word, error=FinpodError
+            )
         url = server.url
     refuses(lambda: fetch_market(["AAA"], "2024-01-02", "2024-01-05", base_url=url), url)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,15 +97,9 @@ def fields_of(labels: Iterable[Any]) -> dict[str, str]:
 
 def _spelled_out(labels: Sequence[str]) -> list[str]:
     """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
-    bars = {"o", "h", "l", "c"} <= set(labels) and all(
-        label in _LETTERS or is_word(label, DATES, TICKERS, DESCRIPTIONS, _OTHERS) for label in labels
-    )
+    known = {*DATES, *TICKERS, *DESCRIPTIONS, *_OTHERS}
+    bars = {"o", "h", "l", "c"} <= set(labels) and all(label in _LETTERS or word(label) in known for label in labels)
     return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
-
-
-def is_word(label: Any, *words: Collection[str]) -> bool:
-    """Return True if the label is among the words."""
-    return any(word(label) in known for known in words)
 
 
 def is_unnamed(label: Any) -> bool:

@@ -273,8 +273,6 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         "per": "all tickers" if shared else "ticker",
         "values": len(values),
         "never_shown": len(values) - len(np.setdiff1d(newest, [-1])),
-        "known_before_the_first_session": int((cells["known_at"] < market.sessions[0]).sum()),
-        "known_after_the_last_session": int((~shown).sum()),
     }
     return (table[:, 0] if shared else table), facts
 

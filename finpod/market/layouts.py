@@ -20,7 +20,6 @@ from finpod.market.columns import (
     fields_of,
     find_dates,
     find_tickers,
-    is_word,
     listed,
     word,
 )
@@ -224,7 +223,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
 
     def may_be_close(column: Column) -> bool:
         parts = _split_label(column.label)
-        if parts is not None and field_of(parts[0]) == "close" and not is_word(parts[0], ANY_PRICE):
+        if parts is not None and field_of(parts[0]) == "close" and word(parts[0]) not in ANY_PRICE:
             return True
         return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, is_word, word
+from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, word
 from finpod.market.dates import holds_dates
 from finpod.market.parsing import BLANK, is_ticker, normal_ticker
 
@@ -166,7 +166,7 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
 
 def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
     """Return True if the second line of a CSV belongs to its header (see `header_of`)."""
-    called = word(lower[0]) in TICKERS and not is_word(upper[0], TICKERS, DESCRIPTIONS, DATES)
+    called = word(lower[0]) in TICKERS and word(upper[0]) not in (*TICKERS, *DESCRIPTIONS, *DATES)
     pairs = list(zip(upper[1:], lower[1:], strict=True))
     closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
     dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
@@ -196,7 +196,7 @@ def _is_date(label: str) -> bool:
 
 def _stays_text(label: str) -> bool:
     """Return True for a column of a CSV to read as text: dates, and possible tickers, which may have leading zeros."""
-    return is_unnamed(label) or is_word(label, TICKERS, DESCRIPTIONS, ("date", "datetime", "timestamp"))
+    return is_unnamed(label) or word(label) in (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp")
 
 
 def _first_lines(source: Path) -> list[tuple[int, str]]:

@@ -158,7 +158,7 @@ def resolve_members(members: Members, origin: str) -> tuple[Membership | None, I
     if isinstance(members, (str, PathLike)):
         return read_members(members), None
     count = len({normal_ticker(ticker) for ticker in members})
-    return static_members(members, sentence=f"static list of {count} names {origin}"), None
+    return static_members(members, sentence=f"static list of {count} tickers {origin}"), None
 
 
 def read_members(path: str | PathLike[str]) -> Membership:

@@ -108,7 +108,7 @@ class _Session(Session):
 
 def _reason(answer: Response | Exception | None) -> Missing:
     """Why there are no bars, from Yahoo's last answer for the symbol."""
-    if answer is None or isinstance(answer, Exception):
+    if not isinstance(answer, Response):
         detail = "yfinance did not ask" if answer is None else first_line(answer)
         return Missing("no answer", detail, passes=True)
     status = f"HTTP {answer.status_code}"
