@@ -30,12 +30,13 @@ from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
-from finpod.tournament.training import Pods, Progress, run
+from finpod.tournament.training import Progress, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
+from finpod.workers.executor import Pods
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 SPARSE = 0.25

@@ -33,6 +33,7 @@ from finpod.storage import Store
 from finpod.tournament.log import TrialLog
 from finpod.tournament.setup import Stop
 from finpod.tournament.verify import verify_log
+from finpod.workers.executor import Pods
 from finpod.workers.ray_executor import RayExecutor
 
 
@@ -45,7 +46,7 @@ def nodes():
 @contextmanager
 def engine_on(nodes, seconds, **changes):
     """Naps on that cluster."""
-    engine = RayExecutor(nap, None, address=nodes.cluster.address, **changes)
+    engine = RayExecutor(nap, None, Pods(ray=True, address=nodes.cluster.address, **changes))
     try:
         yield Light(engine, seconds)
     finally:
@@ -219,9 +220,10 @@ import sys
 from pathlib import Path
 from made_tournaments import UPDATE, Light, nap, plan_of, play
 from finpod.storage import Store
+from finpod.workers.executor import Pods
 from finpod.workers.ray_executor import RayExecutor
 
-engine = Light(RayExecutor(nap, None, pods=2), float(sys.argv[2]))
+engine = Light(RayExecutor(nap, None, Pods(ray=True, count=2)), float(sys.argv[2]))
 plan = plan_of(mode=sys.argv[3], checkpoint_steps=UPDATE, retries=99)
 play(Store(Path(sys.argv[1])), plan, engine, watch=lambda status: print(len(status.board.log), flush=True))
 engine.close()
@@ -289,7 +291,7 @@ import sys
 from made_agents import STEPS_AN_UPDATE, tiny_train
 from made_markets import random_market
 from finpod.tournament.setup import Plan
-from finpod.tournament.training import Pods
+from finpod.workers.executor import Pods
 
 if __name__ == "__main__":
     tiny_train(random_market(130, 6, gaps=0.02, seed=5), sys.argv[1], agents=4, rounds=3, seed=2,

@@ -18,8 +18,8 @@ from finpod.market.snapshots import save_snapshot
 from finpod.tournament import training
 from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.setup import Stop
-from finpod.tournament.training import Pods
 from finpod.tournament.verify import verify_log
+from finpod.workers.executor import Pods
 
 WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
 LINE = f"train stocks {WINDOWS} --out strategies/tiny"

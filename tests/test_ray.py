@@ -15,8 +15,8 @@ from made_tournaments import hash_of, lines, process, ray_of, records_of
 from finpod.ensemble import load_ensemble
 from finpod.market.snapshots import load_snapshot, save_snapshot
 from finpod.tournament.setup import Plan, from_shared
-from finpod.tournament.training import Pods
 from finpod.tournament.verify import verify_log
+from finpod.workers.executor import Pods
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,13 @@ import json, os, sys
 from pathlib import Path
 import psutil
 from finpod.errors import InputError
+from finpod.workers.executor import Pods
 from finpod.workers.ray_executor import RayExecutor
 from made_tournaments import Piece, noted, wait_until
 
 folder, me = Path(sys.argv[1]), psutil.Process()
 try:
-    engine = RayExecutor(noted, str(folder), **json.loads(sys.argv[2]))
+    engine = RayExecutor(noted, str(folder), Pods(ray=True, **json.loads(sys.argv[2])))
 except InputError as error:
     print(json.dumps({"error": str(error), "left": [one.name() for one in me.children(recursive=True)]}))
     sys.exit()
@@ -211,10 +212,11 @@ def test_a_start_that_fails_is_told_soon_and_leaves_no_process(tmp_path, argumen
 PINNED = """
 import json, os
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from finpod.workers.executor import Pods
 from finpod.workers.ray_executor import RayExecutor
 from made_tournaments import Piece, nap
 
-engine = RayExecutor(nap, None, timeout=60)
+engine = RayExecutor(nap, None, Pods(ray=True, timeout=60))
 engine.start("a", Piece(1, 2, 0.5))
 engine.start("b", Piece(2, 2, 0.5))
 ended = []

@@ -22,8 +22,7 @@ from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
-from finpod.tournament.training import Pods
-from finpod.workers.executor import InlineExecutor
+from finpod.workers.executor import InlineExecutor, Pods
 
 
 @pytest.fixture(scope="module")

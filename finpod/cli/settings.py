@@ -17,7 +17,7 @@ from finpod.trading.ledger import Costs
 if TYPE_CHECKING:
     from finpod.tournament.recorded import Recorded
     from finpod.tournament.setup import Plan
-    from finpod.tournament.training import Pods
+    from finpod.workers.executor import Pods
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ TRADING = options.Settings(
 )
 CAPS = options.TERMS.only("max_weight", "max_turnover")
 PODS = options.Settings(
-    "tournament.training",
+    "workers.executor",
     "Pods",
     "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
     pods={"kind": "str"},
@@ -164,8 +164,7 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     """
     from finpod.tasks import trading_of
     from finpod.tournament.setup import Plan, Stop, require_count
-    from finpod.tournament.training import Pods
-    from finpod.workers.ray_executor import check_pods
+    from finpod.workers.executor import Pods
 
     for name in ("train", "validation"):
         if values[name] is not None:
@@ -183,7 +182,6 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
     where, count = PODS.values(values), values["pods"]
     where["count"] = int(count) if count.isdecimal() else count
-    check_pods(*(where[name] for name in ("count", "cpus", "gpus", "timeout")))
     return plan, costs, Pods(**where | {"ray": where["ray"] or where["address"] is not None})
 
 

@@ -116,7 +116,7 @@ def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None
     if values["tensorboard"]:
         require_writer(values["tensorboard"])
     if pods.ray:
-        require_ray(pods.address or "", pods.cpus, pods.gpus)
+        require_ray(pods)
 
 
 def _trained(

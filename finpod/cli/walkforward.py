@@ -67,8 +67,8 @@ def walkforward(
     **values: Any,
 ) -> None:
     """Train on rolling windows; the agents of each trade the days after it. Writes OUT, backtests/NAME/ and reports/NAME.html."""
-    from finpod.tournament.training import Pods
     from finpod.walkforward.retraining import require_free_for, walk_forward
+    from finpod.workers.executor import Pods
 
     started, windows, word = datetime.now(UTC), WINDOWS.values(values), outputs.name_of(out)
     places = outputs.plan_outputs(word if name is None else name, report=not no_report, overwrite=overwrite)

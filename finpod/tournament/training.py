@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,34 +20,9 @@ from finpod.tournament.run_folder import RunFolder, open_log
 from finpod.tournament.scheduler import Scheduler, Status, Watch
 from finpod.tournament.setup import Plan, TournamentSetup, from_shared
 from finpod.tournament.trained_run import Run
-from finpod.workers.executor import Executor, InlineExecutor
+from finpod.workers.executor import Executor, InlineExecutor, Pods
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pods:
-    """Where pods run."""
-
-    ray: bool = False
-    """Train on Ray: all cores of this machine, or a cluster."""
-    count: int | str = "auto"
-    """Number of pods; 'auto' follows the size of the cluster."""
-    cpus: float = 1.0
-    """CPUs per pod."""
-    gpus: float = 0.0
-    """GPUs per pod; with 0.25, four pods share a GPU."""
-    timeout: float = 3600.0
-    """Seconds after which a slice of training counts as lost."""
-    address: str | None = None
-    """Address of a running Ray cluster ('auto' inside one); by default Ray starts on this machine."""
-
-    def __post_init__(self) -> None:
-        if self.gpus and not self.ray:
-            raise InputError(
-                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave it out",
-                argument="pods.gpus",
-            )
 
 
 def run(
@@ -127,16 +101,8 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
         return InlineExecutor(run_slice, setup)
     from finpod.workers.ray_executor import RayExecutor
 
-    return RayExecutor(
-        run_slice,
-        setup.to_shared(),
-        pods=pods.count,
-        cpus=pods.cpus,
-        gpus=pods.gpus,
-        timeout=pods.timeout,
-        address=pods.address,
-        restore=partial(from_shared, device="cuda" if pods.gpus else setup.device),
-    )
+    restore = partial(from_shared, device="cuda" if pods.gpus else setup.device)
+    return RayExecutor(run_slice, setup.to_shared(), pods, restore)
 
 
 def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:

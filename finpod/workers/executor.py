@@ -1,51 +1,83 @@
-"""`Executor`, the interface through which a tournament runs its work, and `InlineExecutor`, which runs it in this process."""
+"""`Pods`, where agents train; `Executor`, which runs the work of a tournament; `InlineExecutor`, in this process."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from finpod.errors import FinpodError, first_line
+from finpod.errors import FinpodError, InputError, first_line
 
 Work = Callable[[Any, Any], Any]
 """Function (context, piece) -> result; the context is the same for all pieces."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pods:
+    """Where agents train: in this process, or in pods on Ray."""
+
+    ray: bool = False
+    """Train on Ray: all cores of this machine, or a cluster."""
+    count: int | str = "auto"
+    """Number of pods; 'auto' follows the size of the cluster."""
+    cpus: float = 1.0
+    """CPUs per pod."""
+    gpus: float = 0.0
+    """GPUs per pod; with 0.25, four pods share a GPU."""
+    timeout: float = 3600.0
+    """Seconds after which a pod without a result counts as lost."""
+    address: str | None = None
+    """Address of a running Ray cluster ('auto' inside one); by default Ray starts on this machine."""
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.count, int) and self.count >= 1
+        allowed = {
+            "count": (whole or self.count == "auto", "it must be 'auto' or a whole number of at least 1"),
+            "cpus": (0 < self.cpus < math.inf, "it must be greater than 0"),
+            "gpus": (
+                0 <= self.gpus < math.inf and (self.gpus <= 1 or self.gpus % 1 == 0),
+                "it must be a share of a GPU or a whole number of them",
+            ),
+            "timeout": (0 < self.timeout < threading.TIMEOUT_MAX, "it must be a number of seconds greater than 0"),
+        }
+        for name, (holds, rule) in allowed.items():
+            if not holds:
+                raise InputError(f"pods.{name} is {getattr(self, name)!r}; {rule}", argument=f"pods.{name}")
+        if self.gpus and not self.ray:
+            raise InputError(
+                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave it out",
+                argument="pods.gpus",
+            )
+
+
 class Placement(NamedTuple):
-    """Process and time of a piece of work."""
+    """Where and when a piece of work ran: its host or node, its process, and the Unix times of its start and end."""
 
     node: str
-    """Name of the host or node."""
     pid: int
-    """Id of the process."""
     started: float
-    """Unix time at which the piece of work started."""
     ended: float
-    """Unix time at which it ended."""
 
 
 class Completed(NamedTuple):
-    """A piece of work that succeeded."""
+    """A piece of work that succeeded, by its key, with the value that it returned."""
 
     key: str
-    """Key of the piece."""
     result: Any
-    """Value that the work returned."""
     place: Placement
-    """Process and time of the work."""
 
 
 class Failed(NamedTuple):
-    """A piece of work that failed or was lost."""
+    """A piece of work that failed or was lost, by its key, with the reason in one line."""
 
     key: str
-    """Key of the piece."""
     reason: str
-    """Reason of the failure, in one line."""
     fatal: bool
     """True if the work raised an error and would fail again; False if its process or node was lost."""
     error: BaseException | None = None

@@ -22,7 +22,7 @@ from typing import Any
 
 from finpod.devices import usable_cores, usable_gpus
 from finpod.errors import EngineError, InputError
-from finpod.workers.executor import Completed, Failed, Placement, Work, timed, with_kind
+from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
 """Pieces queued beyond the slots, as a share of the slots: no slot waits for the driver, and an autoscaler sees demand."""
@@ -48,39 +48,26 @@ _CONTEXTS: dict[str, Any] = {}
 
 
 class RayExecutor:
-    """Executor that runs `work` on Ray: on the running cluster at `address` or RAY_ADDRESS, else on a Ray started on this machine.
+    """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    `pods` is the number of pieces that run at a time, or 'auto' for as many as the cluster currently has room for. Each
-    takes `cpus` and `gpus`, which may be fractions: 0.25 puts four pods on a GPU. A piece that has not ended after `timeout`
-    seconds counts as lost. `context` should pickle without copies. In the worker, the work receives `restore(context)`, or
-    `context` if `restore` is None. Raises InputError if Ray is not installed or the machine is too small for a pod.
+    With `pods.count` 'auto', as many pieces run at a time as the cluster currently has room for. `context` should pickle
+    without copies. In the worker, the work receives `restore(context)`, or `context` if `restore` is None. Raises InputError
+    if Ray is not installed or the machine is too small for a pod.
     """
 
-    def __init__(
-        self,
-        work: Work,
-        context: Any,
-        *,
-        pods: int | str = "auto",
-        cpus: float = 1.0,
-        gpus: float = 0.0,
-        timeout: float = 3600.0,
-        address: str | None = None,
-        restore: Callable[[Any], Any] | None = None,
-    ) -> None:
-        check_pods(pods, cpus, gpus, timeout)
-        address = address or os.environ.get("RAY_ADDRESS") or None
+    def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
+        address = pods.address or os.environ.get("RAY_ADDRESS") or None
         for name, value in {**QUIET, **({} if address else ALONE)}.items():
             os.environ.setdefault(name, value)  # read when Ray is imported
         self._ray = _ray()
-        self._pods, self._cpus, self._gpus, self._timeout = pods, cpus, gpus, timeout
+        self._pods = pods
         self._running: dict[Any, str] = {}
         self._since: dict[Any, float] = {}  # start of a piece's time limit, once there was room to run it
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
         if self._alone:  # a cluster may still add a larger node
-            _require_size(cpus, gpus)
+            _require_size(pods)
         with _quiet():
             if self._own:
                 self._begin(address)
@@ -88,7 +75,7 @@ class RayExecutor:
                 self._context = self._ray.put(context)
                 remote = self._ray.remote(_run)
                 self._task = remote.options(
-                    num_cpus=cpus, num_gpus=gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
+                    num_cpus=pods.cpus, num_gpus=pods.gpus, max_retries=0, name="finpod-pod", runtime_env=_environment()
                 )
                 self._arguments = (work, restore, self._context.hex())
             except BaseException:
@@ -156,7 +143,7 @@ class RayExecutor:
 
     def slots(self) -> int:
         """Return the number of pods that the cluster has room for, as of the last query."""
-        needs = [(name, need) for name, need in (("CPU", self._cpus), ("GPU", self._gpus)) if need]
+        needs = [(name, need) for name, need in (("CPU", self._pods.cpus), ("GPU", self._pods.gpus)) if need]
         return sum(
             min(math.floor(node["Resources"].get(name, 0.0) / need + 1e-9) for name, need in needs)
             for node in self._alive()
@@ -164,8 +151,8 @@ class RayExecutor:
 
     def capacity(self) -> int:
         """Return the number of pods requested, or for 'auto' the slots of the cluster and a few more, which are queued."""
-        if self._pods != "auto":
-            return int(self._pods)
+        if self._pods.count != "auto":
+            return int(self._pods.count)
         return self.slots() + max(1, math.ceil(AHEAD * self.slots()))
 
     def start(self, key: str, piece: Any) -> None:
@@ -208,16 +195,20 @@ class RayExecutor:
         """Cancel and return the pieces that have exceeded their time; their processes are ended."""
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
-        for reference in [one for one, since in self._since.items() if now - since > self._timeout + GRACE]:
+        for reference in [one for one, since in self._since.items() if now - since > self._pods.timeout + GRACE]:
             self._ray.cancel(reference, force=True)  # after some seconds the node kills even a stopped process
-            lost.append(Failed(self._running.pop(reference), f"no result after {self._timeout:g} s", fatal=False))
+            lost.append(Failed(self._running.pop(reference), f"no result after {self._pods.timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
 
     def describe(self) -> str:
         """Return the numbers of nodes and slots."""
         nodes, slots = len(self._alive()), self.slots()
-        room = f"room for {slots} pod{'s' * (slots > 1)}" if slots else f"no room yet for a pod of {self._cpus:g} CPUs"
+        room = (
+            f"room for {slots} pod{'s' * (slots > 1)}"
+            if slots
+            else f"no room yet for a pod of {self._pods.cpus:g} CPUs"
+        )
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, {room}"
 
     def close(self) -> None:
@@ -241,35 +232,15 @@ def _ask(question: Callable[[], Any], answers: list[Any]) -> None:
         answers.append(error)
 
 
-def check_pods(pods: int | str, cpus: float, gpus: float, timeout: float = 1.0) -> None:
-    """Raise InputError if the number of pods, their CPUs or GPUs, or the timeout is out of range."""
-    if pods != "auto" and not (isinstance(pods, int) and pods >= 1):
-        raise InputError(
-            f"pods.count is {pods!r}; it must be 'auto' or a whole number of at least 1", argument="pods.count"
-        )
-    if not 0 < cpus < math.inf:
-        raise InputError(f"pods.cpus is {cpus:g}; it must be greater than 0", argument="pods.cpus")
-    if not 0 <= gpus < math.inf:
-        raise InputError(f"pods.gpus is {gpus:g}; it must be 0 or more", argument="pods.gpus")
-    if gpus > 1 and gpus % 1:
-        raise InputError(f"pods.gpus is {gpus:g}; above 1 it must be a whole number", argument="pods.gpus")
-    if not 0 < timeout < threading.TIMEOUT_MAX:
-        raise InputError(
-            f"pods.timeout is {timeout!r}; give the seconds after which a slice counts as lost",
-            argument="pods.timeout",
-        )
-
-
-def require_ray(address: str, cpus: float, gpus: float) -> None:
-    """Raise InputError if Ray is not installed, no cluster answers at `address`, or, without an address, this machine is too
-    small for a pod. Starts nothing."""
+def require_ray(pods: Pods) -> None:
+    """Raise InputError if Ray is missing, or its cluster does not answer, or this machine is too small; start nothing."""
     _ray()
+    if not pods.address:
+        return _require_size(pods)
     try:
-        _knock(address)
+        _knock(pods.address)
     except OSError as error:
-        raise _unreachable(address, error) from error
-    if not address:
-        _require_size(cpus, gpus)
+        raise _unreachable(pods.address, error) from error
 
 
 def _unreachable(address: str | None, error: Exception) -> InputError:
@@ -279,9 +250,10 @@ def _unreachable(address: str | None, error: Exception) -> InputError:
     )
 
 
-def _require_size(cpus: float, gpus: float) -> None:
+def _require_size(pods: Pods) -> None:
     """Raise InputError if this machine is too small for a pod."""
-    for name, need, available in (("CPU", cpus, usable_cores()), ("GPU", gpus, usable_gpus() if gpus else 0)):
+    gpus = usable_gpus() if pods.gpus else 0
+    for name, need, available in (("CPU", pods.cpus, usable_cores()), ("GPU", pods.gpus, gpus)):
         if need > available:
             text = f"a pod needs {need:g} {name} and this machine has {available}; request less, or give a cluster's address="
             raise InputError(text, argument=f"pods.{name.lower()}s")
