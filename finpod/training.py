@@ -25,8 +25,7 @@ from finpod.rl.checkpoint import save_agents
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
-from finpod.tournament.recorded import find
-from finpod.tournament.run_folder import RunFolder
+from finpod.tournament.run_folder import RunFolder, find
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of

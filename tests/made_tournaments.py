@@ -198,7 +198,7 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
         if watch is not None:
             watch(status)
 
-    log = open_log(store, header_of(plan), say)
+    log = open_log(store, header_of(plan), {}, say)
     evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
     return Scheduler(plan, evolver, log, engine, update=UPDATE, watch=look)
 

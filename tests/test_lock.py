@@ -10,8 +10,7 @@ from made_tournaments import wait_until
 from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament import run_folder
-from finpod.tournament.recorded import recorded_of
-from finpod.tournament.run_folder import lock
+from finpod.tournament.run_folder import lock, recorded_of
 
 
 def refusal(place):

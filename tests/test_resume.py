@@ -14,7 +14,7 @@ from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament import run_folder, training
 from finpod.tournament.evolution import EvolutionConfig
-from finpod.tournament.recorded import find, may_begin, recorded_of
+from finpod.tournament.run_folder import find, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
 from finpod.trading.ledger import Costs

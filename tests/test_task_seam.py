@@ -25,7 +25,7 @@ from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, Score, Space, require_task
 from finpod.tournament import training
 from finpod.tournament.history import read_history
-from finpod.tournament.recorded import recorded_of
+from finpod.tournament.run_folder import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
 from finpod.tournament.verify import verify_log

@@ -15,7 +15,7 @@ from finpod.errors import InputError
 from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
-    from finpod.tournament.recorded import Recorded
+    from finpod.tournament.run_folder import Recorded
     from finpod.tournament.setup import Plan
     from finpod.workers.executor import Pods
 

@@ -22,11 +22,11 @@ from finpod.files import ENSEMBLE, TRAINED, require_free
 if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
     from finpod.figures import Kind
-    from finpod.tournament.recorded import Recorded
+    from finpod.tournament.run_folder import Recorded
     from finpod.tournament.setup import Plan
     from finpod.tournament.trained_run import TrainedRun
-    from finpod.tournament.training import Pods
     from finpod.trading.ledger import Costs
+    from finpod.workers.executor import Pods
 
 FIGURES: dict[str, Kind] = {
     "excess": "percent",
@@ -75,7 +75,7 @@ def train(
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
     """Return the options completed from the log of a resumed or forked run, that log's record, and True if the run is resumed."""
-    from finpod.tournament.recorded import driven, may_begin, recorded_of
+    from finpod.tournament.run_folder import driven, may_begin, recorded_of
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
@@ -106,8 +106,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
 def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None:
     """Raise InputError if an unfinished run lies in the place of this one, or Ray or the event files could not be used."""
     from finpod.cli.events import require_writer
-    from finpod.tournament.recorded import find
-    from finpod.tournament.run_folder import RunFolder
+    from finpod.tournament.run_folder import RunFolder, find
     from finpod.workers.ray_executor import require_ray
 
     fork = None if values["fork"] is None else find(values["fork"])

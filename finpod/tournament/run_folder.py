@@ -1,4 +1,8 @@
-"""`RunFolder`: the place of an unfinished run: begun, resumed, forked and finished, by one driver at a time."""
+"""`RunFolder`: the place of an unfinished run: begun, resumed, forked and finished, by one driver at a time.
+
+The log of a run records its settings, so that it can be resumed by its name alone: a header, which decides if agents are
+comparable, and the entry `run` with further settings of the driver.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.files import locked, parents_of, to_json_line
+from finpod.files import UNFINISHED, locked, parents_of, to_json_line
+from finpod.rl import LEARNERS
 from finpod.storage import Store
-from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, unfinished
+from finpod.tournament.history import FINISHED
+from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, places_of, unfinished
 from finpod.tournament.setup import FIXED, FREE, LEVELS, Plan, completed
 
 LEASE = 120.0
@@ -79,9 +84,9 @@ class RunFolder:
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
         """Hold the place for this process alone while the block runs, and `finish` it at the end.
 
-        Its content is removed unless it is resumed; with `fork` that run is copied first. After an error the place is kept
-        for `resume` if `keeps` returns True. Raises InputError in the cases of `require`, and if another process drives the
-        run.
+        Its content is removed unless it is resumed; with `fork` that run is copied first. After a FinpodError the place is
+        kept only if there is more to resume than before; after a lost executor and other errors always. Raises InputError in
+        the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         folder = self.store.folder
@@ -90,24 +95,18 @@ class RunFolder:
                 self.clear()
             if fork is not None:
                 self._copy(fork)
-            before = 0 if fork is None else self._progress()
+            before = 0 if fork is None else self.progress()
             try:
                 yield
             except BaseException as error:
-                if not (resume or self.keeps(error, before)):
+                ends = isinstance(error, FinpodError) and not isinstance(error, EngineError)
+                if not resume and (not self.begun() or (ends and self.progress() <= before)):
                     self.clear()
                 raise
             self.finish()
 
-    def keeps(self, error: BaseException, before: int) -> bool:
-        """Return True if the place is kept after an error.
-
-        After a FinpodError it is kept only if there is more to resume than `before`; after a lost executor always.
-        """
-        return isinstance(error, EngineError) or not isinstance(error, FinpodError) or self._progress() > before
-
-    def _progress(self) -> int:
-        """Number of slices of training that can be resumed from: those of open trials and of trials with a score."""
+    def progress(self) -> int:
+        """Return the number of slices of training that can be resumed from: those of open trials and trials with a score."""
         trials = [trial for name in begun_logs(self.store) for trial in TrialLog(self.store, name).board.trials]
         return sum(len(trial.places) for trial in trials if trial.state == "open" or not math.isnan(trial.score))
 
@@ -117,7 +116,7 @@ class RunFolder:
             self.store.remove_folder(name.removesuffix(f"/{NAME}"))
 
     def finish(self) -> None:
-        """Remove it; called once the output is written."""
+        """Remove the run, whose output is written."""
         self.clear()
 
     def _copy(self, fork: RunFolder) -> None:
@@ -130,13 +129,103 @@ class RunFolder:
                         self.store.write(file, fork.store.read(file))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunEntry:
+    """The entry `run`.
+
+    The output folder `out` and the `storage` (None: the folder beside `out`) are absolute, so that they hold in every folder.
+    `seeds` are those of the tournaments, `device` is that of the driver. `features` were requested by name (None: the default
+    ones, or a task without a market); `functions` names those that are functions, which a log cannot hold. `market` has the
+    arguments with which the market was loaded, empty for a market from memory; `asked` further values for the next driver.
+    """
+
+    out: str
+    storage: str | None
+    seeds: Sequence[int]
+    features: str | Sequence[str] | None
+    functions: Sequence[str]
+    device: str | None = None
+    market: Mapping[str, Any]
+    asked: Mapping[str, Any]
+
+
+class Recorded(NamedTuple):
+    """Settings of an unfinished run, as its last driver had them.
+
+    `where` is the folder or URL of its logs, `header` that of the first log, `plan` that of the first tournament, `config` the
+    settings of the learner of the first agent, and `run` the entry `run`.
+    """
+
+    where: str
+    header: Mapping[str, Any]
+    plan: Plan
+    config: Any
+    run: RunEntry
+
+
+def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
+    """Return the place of an unfinished run, and its recorded settings; None if it ended before a header was logged.
+
+    Raises InputError for a run that is missing or of an earlier version, CheckpointError for a damaged log.
+    """
+    place = find(run, storage).store
+    logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
+    first = next((log for log in logs if log.header), None)
+    if first is None:
+        return place.where, None
+    if not first.origin:
+        raise InputError(
+            f"{place.where} was begun by an earlier version of finpod, whose scores do not compare; train again"
+        )
+    header, entry = completed(first.header), RunEntry(**first.origin)
+    plan = Plan.from_dict(header["plan"] | {"seed": entry.seeds[0]})
+    config = LEARNERS[header["learner"]].Config(**header["config"])
+    return place.where, Recorded(place.where, header, plan, config, entry)
+
+
+def find(run: str | Path, storage: str | None = None) -> RunFolder:
+    """Return the unfinished run at `storage`, at a URL, or by the name of its folder or of its output, also in strategies/.
+
+    Raises InputError if there is none.
+    """
+    places = places_of(run, storage)
+    if place := next((place for place in places if begun_logs(place)), None):
+        return RunFolder(place.where)
+    if done := next((one.where for one in places_of(run) if not {*FINISHED}.isdisjoint(one.names())), None):
+        raise InputError(f"{done} is finished: there is nothing to go on with")
+    where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
+    raise InputError(
+        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; give the folder of its output, or its storage="
+    )
+
+
+def may_begin(run: str, out: Path, storage: str | None) -> bool:
+    """Return True if no run of this name is unfinished, and it is the name of the output `out` or of the `storage`."""
+    if any(begun_logs(place) for place in places_of(run, storage)):
+        return False
+    return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
+
+
+def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
+    """Return the `storage` to resume a run in the place that its name tells, and `out` if its output goes beside that place.
+
+    The output goes beside a folder that is not the storage which the log `recorded`, unless `out` is given. Raises InputError
+    for such a folder whose name does not tell the output.
+    """
+    if "://" in run:
+        return {"storage": run}
+    folder = Path(find(run).where)
+    if out is not None or (recorded and Path(recorded).resolve() == folder.resolve()):
+        return {"storage": str(folder)}
+    if folder.suffix != UNFINISHED:
+        raise InputError(
+            f"{folder} does not end in {UNFINISHED}, so its name does not tell where the ensemble goes; give out="
+        )
+    return {"storage": None, "out": folder.with_suffix("")}
+
+
 def open_log(
-    store: Store,
-    header: dict[str, Any],
-    say: Callable[[str], None],
-    *,
-    forked: bool = False,
-    origin: Mapping[str, Any] = MappingProxyType({}),
+    store: Store, header: dict[str, Any], origin: Mapping[str, Any], say: Callable[[str], None], *, forked: bool = False
 ) -> TrialLog:
     """Return the log of a tournament; its last record 'begin' has `header` and `origin`, the entry `run` (see `RunEntry`).
 

@@ -49,7 +49,7 @@ def run(
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
             store, first = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
-            log = open_log(store, setup.header(), first.append, forked=how["fork"] is not None, origin=origin)
+            log = open_log(store, setup.header(), origin, first.append, forked=how["fork"] is not None)
             scheduler = tournament(setup, _part(progress, setup.plan, number, len(setups)), log, executor, watch, first)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
         executor.close()  # before `finish`: a Ray that ends would end this process

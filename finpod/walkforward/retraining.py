@@ -93,11 +93,11 @@ class SegmentsFolder(RunFolder):
 
     def begun(self) -> bool:
         """Return True if a segment is finished or has begun."""
-        return any(self.path.glob(f"segment-*/{ENSEMBLE}")) or any(self.path.glob(f"segment-*{UNFINISHED}/seed-*/*"))
+        return self.progress() > 0
 
-    def keeps(self, error: BaseException, before: int) -> bool:
-        """Return True if the folder is kept after an error."""
-        return self.begun()
+    def progress(self) -> int:
+        """Return the number of segments that are finished, and of files of those that have begun."""
+        return len([*self.path.glob(f"segment-*/{ENSEMBLE}"), *self.path.glob(f"segment-*{UNFINISHED}/seed-*/*")])
 
     def clear(self) -> None:
         """Remove all segments."""
