@@ -43,7 +43,7 @@ def drawn(made, *scores, agents=4, levels=3):
 
 def draw(made, board, *scores, agents=4, levels=3):
     trial = made.draw(board, agents, levels)
-    board.draw([trial])
+    board.trials.append(trial)
     for score in scores:
         end(board, trial, score)
     return trial
@@ -52,7 +52,7 @@ def draw(made, board, *scores, agents=4, levels=3):
 def round_of(scores, made=None):
     """A board after a first round with these scores, None for one that was lost."""
     made, board = made or evolver(), Leaderboard(3)
-    board.draw(made.round(1, board, len(scores)))
+    board.trials.extend(made.round(1, board, len(scores)))
     for number, score in enumerate(scores):
         end(board, board.trials[number], score)
     return board
@@ -77,7 +77,7 @@ def ended(number, score, agent=None, level=1, returns=()):
 
 def board_of(*trials):
     board = Leaderboard()
-    board.draw(replace(trial, state="open") for trial in sorted(trials, key=lambda one: one.number))
+    board.trials.extend(replace(trial, state="open") for trial in sorted(trials, key=lambda one: one.number))
     for one in trials:
         end(board, one, one.score, returns=one.returns)
     return board
@@ -145,7 +145,7 @@ def test_a_round_is_a_function_of_the_seed_and_the_board():
         return [one.to_record() for one in made.round(2, board, 4)]
 
     board, other = round_of([1.0, 4.0, 2.0, 3.0]), Leaderboard(3)
-    other.draw(evolver().round(1, other, 4))
+    other.trials.extend(evolver().round(1, other, 4))
     for number in (2, 0, 3, 1):  # the order in which they ended does not count
         end(other, other.trials[number], [1.0, 4.0, 2.0, 3.0][number])
     assert records(evolver(), board) == records(evolver(), other)
@@ -258,7 +258,7 @@ def test_later_beginners_are_like_the_better_ones():
         moved = trial.settings["learning_rate"] / known
         likeness.update(np.flatnonzero(np.isclose(moved, 0.8) | np.isclose(moved, 1.25)).tolist())
     assert likeness[2] > likeness[0] > 0
-    assert len(board.names) == 303
+    assert len(board.agents) == 303
 
 
 @pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -323,22 +323,6 @@ def test_an_agent_that_is_the_same_bet_waits_until_nobody_else_is_left():
     assert agents == {2: ["one", "two"], 3: ["one", "two", "three"], 4: ["one", "twin", "two", "three"]}
     for arguments in ((base, 1.0), ()):
         assert [trial.agent for trial in board.best(2, *arguments)] == ["one", "twin"]
-
-
-def test_the_order_that_is_kept_is_the_order_that_sorting_gives():
-    random = np.random.default_rng(1)
-    for _ in range(20):
-        count = int(random.integers(0, 30))
-        scores = random.choice([NAN, -math.inf, -1.5, 0.0, -0.0, 0.5, math.inf], count)
-        order = random.permutation(count)
-        board = board_of(*(ended(int(i), float(scores[i]), level=int(i) % 3) for i in order))
-        expected = [one.number for one in ranked(board.log)]
-        assert [one.number for one in board.log] == list(range(count))
-        assert [one.number for one in board.ranked()] == expected
-        assert [one.number for one in board.ranked()[:4]] == expected[:4]
-        for level in range(4):
-            at_level = [number for number in expected if number % 3 == level]
-            assert [one.number for one in board.better_half(level)] == at_level[: len(at_level) // 2]
 
 
 def test_no_agent_counts_twice():

@@ -7,7 +7,7 @@ to the same choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +68,7 @@ class Evolver:
         ended = [trial for trial in last if trial.state == "ended"]
         alive = [trial for trial in ended if not math.isnan(trial.score)] or ended or last[:1]
         strong = alive[: math.ceil(len(last) / 2)][:agents]
-        number, made = len(board.trials), len(board.names)
+        number, made = len(board.trials), len(board.agents)
         trials = [self._trial(number + i, level, trial.agent_settings, trial) for i, trial in enumerate(strong)]
         for i in range(agents - len(strong)):
             parent = strong[i % len(strong)]
@@ -87,14 +87,12 @@ class Evolver:
         begins: at first as in rounds, later as a fresh one or with varied settings of an agent drawn by its rank (weights n,
         n - 1, ..., 1).
         """
-        number, made = len(board.trials), len(board.names)
+        number, made = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
         if made >= agents:
-            for level in reversed(range(1, levels)):
-                if waiting := _waiting(board, level):
-                    parent, goes_on = waiting
-                    settings = parent.agent_settings if goes_on else self.copy(parent, made, random).to_dict()
-                    return self._trial(number, level + 1, settings, parent, copied=not goes_on)
+            for parent, copied in _waiting(board, levels):
+                settings = self.copy(parent, made, random).to_dict() if copied else parent.agent_settings
+                return self._trial(number, parent.level + 1, settings, parent, copied=copied)
         order = [trial for trial in board.ranked() if trial.state == "ended"]
         if made < agents or not order or random.random() < self.search.fresh:
             return self._trial(number, 1, self.begin(made, random).to_dict())
@@ -181,11 +179,12 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
     return float(np.exp(random.uniform(math.log(low), math.log(high))))
 
 
-def _waiting(board: Leaderboard, level: int) -> tuple[Trial, bool] | None:
-    """The best of the better half of a level that has not continued yet (True), or else has no copy yet (False)."""
-    strong = board.better_half(level)
-    for copied in (False, True):
-        for trial in strong:
-            if (trial.number, copied) not in board.taken and trial.state == "ended" and not math.isnan(trial.score):
-                return trial, not copied
-    return None
+def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
+    """Trials below the last level that may continue (False) or be copied (True), in this order, the highest level first."""
+    order, taken = board.ranked(), board.taken
+    for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
+        reached = [trial for trial in order if trial.level == level]
+        strong = [trial for trial in reached[: len(reached) // 2] if not math.isnan(trial.score)]
+        yield from (
+            (trial, copied) for copied in (False, True) for trial in strong if (trial.number, copied) not in taken
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
@@ -176,54 +175,44 @@ def _number(value: float | None) -> float:
 
 
 class Leaderboard:
-    """All trials of a tournament, with those that have ended or failed ranked by score."""
+    """All trials of a tournament."""
 
     def __init__(self, run: int = 0) -> None:
         self.run = run
         """Seed of the tournament."""
         self.trials: list[Trial] = []
         """All trials, by number."""
-        self.log: list[Trial] = []
-        """Trials that ended or failed, by number."""
-        self.names: set[str] = set()
-        """Names of the agents."""
-        self.taken: set[tuple[int, bool]] = set()
-        """(source, copied) of all trials with a source."""
-        self._order: list[Trial] = []
-        self._levels: dict[int, list[Trial]] = {}
 
-    def draw(self, trials: Iterable[Trial]) -> None:
-        """Add the next trials."""
-        for trial in trials:
-            self.trials.append(trial)
-            self.names.add(trial.agent)
-            if trial.source is not None:
-                self.taken.add((trial.source, trial.copied))
+    @property
+    def log(self) -> list[Trial]:
+        """Trials that ended or failed, by number."""
+        return [trial for trial in self.trials if trial.state != "open"]
+
+    @property
+    def agents(self) -> set[str]:
+        """Names of all agents."""
+        return {trial.agent for trial in self.trials}
+
+    @property
+    def taken(self) -> set[tuple[int | None, bool]]:
+        """(source, copied) of all trials."""
+        return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Apply a record of the log. Raises FinpodError for a trial that has ended already."""
         if record["kind"] == "draw":
             for values in record["jobs"]:
                 start = 0 if values["source"] is None else self.trials[values["source"]].steps
-                self.draw([Trial.from_record(values, self.run, start)])
+                self.trials.append(Trial.from_record(values, self.run, start))
         elif record["kind"] in OF_TRIAL:
             number = record["trial"]
             if self.trials[number].state != "open":
                 raise FinpodError(f"trial {number} is on the board already")
-            trial = self.trials[number] = self.trials[number].after(record)
-            if trial.state != "open":  # insertion keeps large boards fast
-                insort(self.log, trial, key=lambda one: one.number)
-                insort(self._order, trial, key=_standing)
-                insort(self._levels.setdefault(trial.level, []), trial, key=_standing)
+            self.trials[number] = self.trials[number].after(record)
 
     def ranked(self) -> list[Trial]:
-        """Return all trials that ended or failed, as `ranked` orders them."""
-        return list(self._order)
-
-    def better_half(self, level: int) -> list[Trial]:
-        """Return the better half of a level, rounded down; best first."""
-        order = self._levels.get(level, [])
-        return order[: len(order) // 2]
+        """Return all trials that ended or failed, the best first."""
+        return ranked(self.trials)
 
     def best(
         self, count: int, base: Array | None = None, alike: float = ALIKE, without: Container[int] = ()
@@ -235,7 +224,7 @@ class Leaderboard:
         has the numbers of trials to leave out. Raises FinpodError if no agent has a score, or all that have are left out.
         """
         agents: dict[str, Trial] = {}
-        for trial in self._order[:BOARD]:
+        for trial in self.ranked()[:BOARD]:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
         if not agents:
@@ -252,11 +241,8 @@ class Leaderboard:
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials that ended or failed, best first; NaN and minus infinity last, ties in the given order."""
-    return sorted((trial for trial in trials if trial.state != "open"), key=lambda trial: _standing(trial)[0])
-
-
-def _standing(trial: Trial) -> tuple[float, int]:
-    return (math.inf if math.isnan(trial.score) else -trial.score, trial.number)
+    ended = (trial for trial in trials if trial.state != "open")
+    return sorted(ended, key=lambda trial: math.inf if math.isnan(trial.score) else -trial.score)
 
 
 def correlation(first: Array, second: Array) -> float:

@@ -134,7 +134,7 @@ class Scheduler:
         return self.board.trials[-1]
 
     def _log_draws(self, trials: list[Trial]) -> None:
-        self.board.draw(trials)
+        self.board.trials.extend(trials)
         self.log.append("draw", jobs=[trial.to_record() for trial in trials], seen=len(self.board.log))
 
     def _pump(self, source: Callable[[], Trial | None]) -> None:

@@ -71,11 +71,11 @@ class _Derived(TrialLog):
         self._require(seen == ended, f"was drawn after {seen} trials had ended, and {ended} had")
         if plan.mode == "async":
             for _ in jobs:
-                board.draw([evolver.draw(board, plan.agents, plan.rounds)])
+                board.trials.append(evolver.draw(board, plan.agents, plan.rounds))
         else:
             level = max((trial.level for trial in board.trials), default=0) + 1
             self._require(begun == ended, f"begins round {level} before all trials of the one before have ended")
-            board.draw(evolver.round(level, board, plan.agents))
+            board.trials.extend(evolver.round(level, board, plan.agents))
         made = len(board.trials) - begun
         self._require(made == len(jobs), f"draws {len(jobs)} agents for a round of {made}")
         for trial, drawn in zip(board.trials[begun:], jobs, strict=True):
