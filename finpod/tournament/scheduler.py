@@ -72,8 +72,6 @@ class Scheduler:
         self.status = Status(self.board, plan, {}, executor.describe(), time.time())
         self.store, self.running = log.store, self.status.running
         self._attempts: dict[int, int] = {}
-        self._filed = {trial.number for trial in self.board.log if trial.state == "ended"}  # trials with a file
-        self._prune_at = 2 * BOARD  # number of files above which unneeded ones are removed
 
     def run(self) -> Leaderboard:
         """Run to the end, or until a stop rule applies."""
@@ -194,11 +192,9 @@ class Scheduler:
                   place=place)  # fmt: skip
         if trial.steps:
             self._remove(inside_file(number))
-        self._filed.add(number)
         self.status.latest, self.status.losses = self.board.trials[number], trained.losses
-        if self.plan.mode == "async" and len(self._filed) > self._prune_at:
+        if self.plan.mode == "async" and len(self.board.log) % BOARD == 0:
             self._prune()
-            self._prune_at = len(self._filed) + BOARD
         return False
 
     def _lose(self, trial: Trial, lost: Failed) -> bool:
@@ -248,15 +244,15 @@ class Scheduler:
 
     def _prune(self) -> None:
         """Remove the files of agents that no trial will begin with and that cannot be selected."""
-        trials = self.board.trials
-        needed = {trial.source for trial in trials if trial.state == "open"}
-        top = {trial.number for trial in self.board.ranked()[:BOARD]}
-        for number in sorted(self._filed - needed - top):
+        board, files = self.board, {*self.store.names("agents")}
+        needed = {trial.source for trial in board.trials if trial.state == "open"}
+        needed |= {trial.number for trial in board.ranked()[:BOARD]}
+        taken = board.taken
+        for number, trial in enumerate(board.trials):
             # a new round, which has been drawn, begins with no other
-            taken = self.plan.mode == "rounds" or {(number, False), (number, True)} <= self.board.taken
-            if taken or trials[number].level == self.plan.rounds:
+            over = self.plan.mode == "rounds" or {(number, False), (number, True)} <= taken
+            if agent_file(number) in files and number not in needed and (over or trial.level == self.plan.rounds):
                 self._remove(agent_file(number))
-                self._filed.discard(number)
 
     def _look(self) -> None:
         """Call `watch`."""
