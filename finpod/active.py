@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -96,3 +97,9 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
     left, right = (np.where(both, rank - middle, 0.0) for rank in ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1)), count
+
+
+def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the agents that almost held the baseline on validation, from the figures of an ensemble and its members."""
+    lines = (line for line in figures if line["window"] == "validation")
+    return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

@@ -9,10 +9,9 @@ import torch
 from made_markets import make_market, random_market
 
 import finpod
-from finpod.active import active_figures, rank_correlations, ratio_and_error
+from finpod.active import active_figures, near_baseline, rank_correlations, ratio_and_error
 from finpod.significance import sharpe_error
 from finpod.tasks import make_stock_task, trading_of
-from finpod.tournament.ranking import near_baseline
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, simulate
 

@@ -55,7 +55,7 @@ SPINE = (
     *("tasks", "ensemble", "tournament"),
 )
 """Packages and modules to read first, but for those in `BESIDE_THE_SPINE`."""
-BESIDE_THE_SPINE = ("envs.locomotion", "tournament.run_folder", "tournament.ranking")
+BESIDE_THE_SPINE = ("envs.locomotion", "tournament.run_folder", "tournament.lineage", "tournament.selection_bias")
 WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | ast.IfExp | ast.Starred
 """Expressions that are made of the texts in them."""
 

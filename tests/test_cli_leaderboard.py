@@ -12,7 +12,7 @@ from made_logs import write_run
 
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import ranked
-from finpod.tournament.ranking import luck
+from finpod.tournament.selection_bias import luck
 
 
 @pytest.fixture(scope="module")

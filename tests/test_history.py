@@ -17,8 +17,9 @@ from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Trial, ranked
+from finpod.tournament.lineage import differing, lineage
 from finpod.tournament.log import TrialLog
-from finpod.tournament.ranking import differing, lineage, luck
+from finpod.tournament.selection_bias import luck
 from finpod.tournament.setup import Plan
 
 
@@ -184,7 +185,7 @@ def test_what_is_no_run_is_named(tmp_path):
 
 
 def test_reading_a_log_loads_no_torch():
-    code = "import sys, finpod.tournament.history, finpod.tournament.ranking; print('torch' in sys.modules)"
+    code = "import sys, finpod.tournament.history, finpod.tournament.selection_bias; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
@@ -232,7 +233,7 @@ def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):
         asked.append((table.shape, splits))
         return 0.25
 
-    monkeypatch.setattr("finpod.tournament.ranking.overfitting", note)
+    monkeypatch.setattr("finpod.tournament.selection_bias.overfitting", note)
     for count in (10, 500, 20_000):
         assert luck([trial(i, float(i), returns=np.zeros(64)) for i in range(count)]).overfitting == 0.25
     assert asked == [((64, 10), 16), ((64, 500), 12), ((64, 20_000), 8)]

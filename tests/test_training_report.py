@@ -17,8 +17,8 @@ from finpod.report.training_charts import CHARTS, ROWS, Training, working_time
 from finpod.storage import Store
 from finpod.tournament.history import History, read_history
 from finpod.tournament.leaderboard import Loss, Trial, ranked
+from finpod.tournament.lineage import lineage
 from finpod.tournament.log import TrialLog
-from finpod.tournament.ranking import lineage
 from finpod.workers.executor import Placement
 
 

@@ -20,7 +20,7 @@ from finpod.files import UNFINISHED, require_free_file
 if TYPE_CHECKING:
     from finpod.tournament.history import History
     from finpod.tournament.leaderboard import Trial
-    from finpod.tournament.ranking import SelectionBias
+    from finpod.tournament.selection_bias import SelectionBias
 
 STRATEGIES = Path("strategies")
 """Folder of trained runs, relative to the current folder."""
@@ -79,7 +79,7 @@ def leaderboard(
 def facts(history: History) -> dict[str, Any]:
     """Return the leaderboard with the state of the run and its statistics, as plain values."""
     from finpod.tournament.leaderboard import ranked
-    from finpod.tournament.ranking import luck
+    from finpod.tournament.selection_bias import luck
 
     trials = history.trials
     return {
@@ -109,7 +109,7 @@ def _notes(history: History) -> list[str]:
 def _show(history: History, top: int) -> None:
     """Print the tables for people."""
     from finpod.periods import yearly_note
-    from finpod.tournament.ranking import SCORES, luck
+    from finpod.tournament.selection_bias import SCORES, luck
 
     print(_summary(history))
     print(f"{history.task['title']}\n" if "title" in history.task else "")
@@ -179,7 +179,7 @@ def _summary(history: History) -> str:
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the ranked table, with the settings that differ between the trials of `among`."""
     from finpod.figures import ratio
-    from finpod.tournament.ranking import differing
+    from finpod.tournament.lineage import differing
 
     several, names = len(history.logs) > 1, differing(among)
     return [

@@ -145,12 +145,11 @@ def _trained(
 
 def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:
     """Write the report of the training and print its figures."""
-    from finpod.active import SMALL
+    from finpod.active import SMALL, near_baseline
     from finpod.figures import figure
     from finpod.report.pages import write_page
     from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
-    from finpod.tournament.ranking import near_baseline
     from finpod.tournament.trained_run import TrainedRun
 
     page, history = outputs.REPORTS / f"{trained.name}-training.html", read_history(out)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from finpod.active import SMALL
+from finpod.active import SMALL, near_baseline
 from finpod.features.panel import MOST_UNDEFINED
 from finpod.periods import aside
 from finpod.report import clip
@@ -18,7 +18,8 @@ from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial
-from finpod.tournament.ranking import FEW, SCORES, differing, lineage, near_baseline
+from finpod.tournament.lineage import differing, lineage
+from finpod.tournament.selection_bias import FEW, SCORES
 
 SHOWN = 20
 """Most rows in the tables of trials."""

@@ -19,7 +19,8 @@ from finpod.measures import Array
 from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, Shown, Spec, new_figure, short_amount, to_svg
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial, ranked
-from finpod.tournament.ranking import Branch, SelectionBias, lineage, luck
+from finpod.tournament.lineage import Branch, lineage
+from finpod.tournament.selection_bias import SelectionBias, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
