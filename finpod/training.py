@@ -38,8 +38,6 @@ from finpod.weights import decisions_of
 from finpod.workers.executor import Pods
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
-SPARSE = 0.25
-"""Share of undefined training rows above which a remark lists the feature."""
 EXACT_ENVS = 64
 """Default number of accounts of a learner with the exact gradient."""
 HOLD, ACTION = 5, "tilt"
@@ -132,16 +130,9 @@ def train(
         learning = replace(learning, device=used)
     length = learning.steps if steps is None else steps
     plans = [replace(plan, steps=length, seed=seed + s) for s in range(seeds)]  # checks every seed
-    envs = settings.get("num_envs", learning.num_envs)
-    config = config or LEARNERS[learner].Config(**learning.defaults(learner))
-    shared = {
-        "task": learning,
-        "num_envs": envs,
-        "config": config,
-        "learner": learner,
-        "device": here,
-        "threads": threads,
-    }
+    shared: dict[str, Any] = {"task": learning, "learner": learner, "device": here, "threads": threads}
+    shared["num_envs"] = settings.get("num_envs", learning.num_envs)
+    shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
     setups = [TournamentSetup(plan=plan, **shared) for plan in plans]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, plans=plans)  # before features are computed
@@ -173,7 +164,7 @@ def learning_task(
     """Return the task for the arguments of `train`. Raises InputError if the learner needs a gradient that the task lacks."""
     needs = LEARNERS[learner].needs_gradient
     if not isinstance(task, str):
-        learning = _task(task, of_market, settings)
+        learning = _task_without_market(task, of_market, settings)
     else:
         # accounts on the same days would repeat each other; few accounts with frequent updates learn faster on the CPU
         own_days = {"start_groups": None, "num_envs": EXACT_ENVS} if needs else {}
@@ -202,7 +193,7 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
     return make_stock_task(**arguments, trading=trading, device=device)
 
 
-def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
+def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
     """Return a task without a market. Raises InputError for arguments of a market."""
     learning: Task = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
@@ -219,9 +210,10 @@ def _task(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) 
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks; return remarks on features and caps, and warn if nothing else receives them.
+    """Compute the features of stocks; return remarks on those dropped, and on a cap that few assets cannot fill.
 
-    Raises InputError if a rollout of a learner with the exact gradient is longer than the training window.
+    Without `progress` and `watch` the remarks are also warnings. Raises InputError if a rollout of a learner with the exact
+    gradient is longer than the training window.
     """
     task = setup.task
     if not isinstance(task, StockTask):
@@ -235,28 +227,19 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
         )
     if progress is not None:
         progress("features", 0.0)
-    warned, noted = _remarks(task)
-    if progress is None and watch is None:
-        for remark in warned:
-            warnings.warn(remark, stacklevel=3)
-    return warned + noted
-
-
-def _remarks(task: StockTask) -> tuple[list[str], list[str]]:
-    """Return warnings, on features dropped and caps that few assets cannot fill; and a note on features often undefined."""
-    sparse = {name: share for name, share in task.panel.undefined.items() if share > SPARSE}
-    dropped, rare = (
-        ", ".join(f"{name} {share:.1%}" for name, share in listed.items()) for listed in (task.panel.dropped, sparse)
-    )
-    cap, execution = task.trading.max_weight or 1.0, task.execution
-    fewest = int((execution.member & execution.has_bar)[task.train[0] : task.validation[1]].sum(-1).min())
-    needed = math.ceil(1 / cap - 1e-6)
-    warned = [f"features dropped, undefined on most training rows: {dropped}"] if dropped else []
+    remarks = []
+    if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
+        remarks.append(f"features dropped, undefined on most training rows: {dropped}")
+    cap, members = task.trading.max_weight or 1.0, task.execution.member & task.execution.has_bar
+    fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
-        warned.append(
+        remarks.append(
             f"max_weight {cap:g} needs {needed:,} assets to invest everything, and some days have {fewest}: the rest stays in cash"
         )
-    return warned, [f"features undefined on many training rows, where they count as average: {rare}"] if rare else []
+    if progress is None and watch is None:
+        for remark in remarks:
+            warnings.warn(remark, stacklevel=3)
+    return remarks
 
 
 def own_functions(features: Features) -> list[Any]:
@@ -264,14 +247,13 @@ def own_functions(features: Features) -> list[Any]:
     return [one for one in ([features] if callable(features) else features or ()) if callable(one)]
 
 
-def _entry(out: Path, storage: str | None, features: Features, **others: Any) -> dict[str, Any]:
+def _entry(out: Path, storage: str | None, features: Any, **others: Any) -> dict[str, Any]:
     """Return the fields of `RunEntry`."""
-    names: Any = features
-    if features is not None and not isinstance(features, str):
-        names = [name_of(one) for one in ([features] if callable(features) else features)]
     place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
     functions = [name_of(one) for one in own_functions(features)]
-    return {"out": str(out.absolute()), "storage": place, "features": names, "functions": functions, **others}
+    if features is not None and not isinstance(features, str):
+        features = functions if callable(features) else [name_of(one) for one in features]
+    return {"out": str(out.absolute()), "storage": place, "features": features, "functions": functions, **others}
 
 
 def _ensemble(

@@ -18,7 +18,7 @@ from finpod.tournament.log import TrialLog, begun_logs
 from finpod.tournament.pod import run_slice
 from finpod.tournament.run_folder import RunFolder, open_log
 from finpod.tournament.scheduler import Scheduler, Status, Watch
-from finpod.tournament.setup import Plan, TournamentSetup, from_shared
+from finpod.tournament.setup import TournamentSetup, from_shared
 from finpod.tournament.trained_run import Run
 from finpod.workers.executor import Executor, InlineExecutor, Pods
 
@@ -50,7 +50,9 @@ def run(
         for number, setup in enumerate(setups):
             store, first = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
             log = open_log(store, setup.header(), origin, first.append, forked=how["fork"] is not None)
-            scheduler = tournament(setup, _part(progress, setup.plan, number, len(setups)), log, executor, watch, first)
+            prefix = f"seed {setup.plan.seed}, " if len(setups) > 1 else ""
+            part = part_of(progress, number, len(setups), prefix)
+            scheduler = tournament(setup, part, log, executor, watch, first)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
         executor.close()  # before `finish`: a Ray that ends would end this process
         logs = {f"log-{seed}.jsonl": folder.store.read(name) for name, seed in begun_logs(folder.store).items()}
@@ -105,7 +107,6 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
     return RayExecutor(run_slice, setup.to_shared(), pods, restore)
 
 
-def _part(progress: Progress, plan: Plan, s: int, seeds: int) -> Progress:
-    """The progress of one of several tournaments as a share of all."""
-    prefix = f"seed {plan.seed}, " if seeds > 1 else ""
-    return lambda doing, share: progress(prefix + doing, (s + share) / seeds)
+def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
+    """Return the progress of one of `count` parts as a share of all; its texts begin with `prefix`."""
+    return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -18,6 +18,7 @@ from finpod.market.data import DateLike, MarketData
 from finpod.result import BacktestResult
 from finpod.tournament.log import differences, unfinished
 from finpod.tournament.run_folder import RunFolder
+from finpod.tournament.training import part_of
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
@@ -126,14 +127,10 @@ def _train(
                 train=segment.train,
                 validation=segment.validation,
                 out=out,
-                progress=_part(progress, i, len(segments)),
+                progress=part_of(progress, i, len(segments), f"segment {i + 1} of {len(segments)}, "),
                 **{**training, **begun},
             )
     progress("trained", 1.0)
-
-
-def _part(progress: Progress, i: int, count: int) -> Progress:
-    return lambda doing, share: progress(f"segment {i + 1} of {count}, {doing}", (i + share) / count)
 
 
 def _settings(

@@ -158,10 +158,8 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
 
 def rank_correlation(one: Array, other: Array) -> float:
     """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three, or if one side is constant."""
-    pairs = pd.DataFrame({"one": one, "other": other}, dtype=float).dropna().rank()
-    if len(pairs) < 3 or (pairs.nunique() < 2).any():
-        return math.nan
-    return float(pairs["one"].corr(pairs["other"]))
+    pairs = pd.DataFrame({"one": one, "other": other}, dtype=float)
+    return float(pairs.corr("spearman", min_periods=3).loc["one", "other"])
 
 
 def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[str, Any]) -> None:
