@@ -2,27 +2,20 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
+from made_tournaments import FEATURES, Made, driver_of, made_up
 
-from finpod.measures import metrics
-from finpod.rl.ppo import PPOConfig
-from finpod.rl.task import Space
 from finpod.storage import Store
-from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import Leaderboard
-from finpod.tournament.log import NAME, TrialLog
-from finpod.tournament.pod import Slice, Trained
-from finpod.tournament.scheduler import Scheduler, Watch
-from finpod.tournament.setup import FORMAT, LACKING, Plan
+from finpod.tournament.log import NAME
+from finpod.tournament.scheduler import Watch
+from finpod.tournament.setup import Plan
 from finpod.workers.executor import Completed, Failed, Placement
 
-FEATURES = ("return_5", "return_63", "volatility_21", "beta_252", "turbulence_63")
 UPDATE = 100
 """Steps of one update."""
 FIGURES = {"excess": 0.01, "information_ratio": 0.4, "tracking_error": 0.008, "effective_names": 61.2,
@@ -32,26 +25,19 @@ BEGAN = 1_700_000_000.0
 """When the first slice of every run begins, Unix time."""
 
 
-class Invented:
+class Invented(Made):
     """An engine of `pods` pods on a clock of its own: a slice takes 10 s and a little, by its trial."""
 
     def __init__(self, pods: int = 2, days: int = 60, lost: Any = (), failed: Any = (), die_after: int = 10**9) -> None:
+        super().__init__(pods, fate=self.ended)
         self.free = [BEGAN] * pods
         self.days, self.lost, self.failed, self.left = days, set(lost), set(failed), die_after
-        self.queue: list[tuple[str, Slice]] = []
 
     def now(self) -> float:
         return max(self.free)
 
-    def capacity(self) -> int:
-        return len(self.free)
-
-    def start(self, key: str, piece: Slice) -> None:
-        self.queue.append((key, piece))
-
-    def wait(self, timeout: float) -> list[Completed | Failed]:
-        key, piece = self.queue.pop(0)
-        trial, attempt = int(key.split("/")[0]), int(key.split("/")[2])
+    def ended(self, key: str, piece: Any) -> Completed | Failed:
+        trial, _, attempt = map(int, key.split("/"))
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
@@ -59,26 +45,15 @@ class Invented:
         started = self.free[pod]
         self.free[pod] = started + 10 + trial % 3
         if trial in self.failed:
-            return [Failed(key, f"ValueError: trial {trial} made up a failure", True, ValueError("made up"))]
+            return Failed(key, f"ValueError: trial {trial} made up a failure", True, ValueError("made up"))
         if trial in self.lost and not attempt:
-            return [Failed(key, "WorkerCrashedError: made up", False)]
+            return Failed(key, "WorkerCrashedError: made up", False)
         place = Placement(f"node{pod % 2}", 100 + pod, started, self.free[pod])
-        return [Completed(key, self.trained(trial, piece), place)]
-
-    def trained(self, trial: int, piece: Slice) -> Trained:
-        losses = {"policy_loss": -0.01 * trial, "value_loss": 1.0}
-        if not piece.last:
-            return Trained(b"made up", piece.until, losses)
-        random = np.random.default_rng([piece.settings.seed, piece.until])
-        returns = random.normal(0.001, 0.01, self.days)
-        figures = asdict(metrics(returns=returns))
-        return Trained(b"made up", piece.until, losses, figures["sharpe"], figures, returns)
+        trained = made_up(piece, b"made up", self.days)
+        return Completed(key, trained._replace(losses={"policy_loss": -0.01 * trial}), place)
 
     def describe(self) -> str:
-        return f"{len(self.free)} invented pods"
-
-    def close(self) -> None:
-        self.queue.clear()
+        return f"{self.slots} invented pods"
 
 
 def play(
@@ -90,28 +65,18 @@ def play(
     **header: Any,
 ) -> Leaderboard:
     """One tournament, begun or gone on with, whose driver looks at the engine's clock, or at `now`."""
-    log = TrialLog(store)
-    told = {
-        "format": FORMAT,
-        "plan": asdict(plan),
-        "config": asdict(PPOConfig()),
-        "task": {
-            "features": list(FEATURES),
-            "fill": "close",
-            "threads": 1,
-            "trading": {"hold": 5},
-            "training_data_hash": "0" * 64,
-            "windows": {"train": ["2009-01-02", "2015-12-31"], "validation": ["2016-01-04", "2016-12-30"]},
-        },
-        "data_title": "made-up prices",
-        "versions": {"finpod": "0.1.0"},
+    task = {
+        "features": list(FEATURES),
+        "fill": "close",
+        "threads": 1,
+        "trading": {"hold": 5},
+        "training_data_hash": "0" * 64,
+        "windows": {"train": ["2009-01-02", "2015-12-31"], "validation": ["2016-01-04", "2016-12-30"]},
     }
-    if not log.count or header:
-        log.append("begin", header={**told, **header})
-    space = Space(**{**LACKING["space"], "subsets": {"features": FEATURES}})
-    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space, search=plan.search)
+    told = {"task": task, "data_title": "made-up prices", "versions": {"finpod": "0.1.0"}, **header}
     with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
-        return Scheduler(plan, evolver, log, engine, update=UPDATE, watch=watch).run()
+        board: Leaderboard = driver_of(store, plan, engine, print, watch, UPDATE, **told).run()
+    return board
 
 
 def write_run(

@@ -59,7 +59,7 @@ def noted(folder: str, piece: Piece) -> tuple[int, int]:
     return nap(None, piece)
 
 
-def made_up(piece: Any) -> Any:
+def made_up(piece: Any, agent: bytes | None = None, days: int = 20) -> Any:
     """What a slice leaves: a score that depends on the agent and its experience alone."""
     from dataclasses import asdict
 
@@ -68,17 +68,18 @@ def made_up(piece: Any) -> Any:
     from finpod.measures import metrics
     from finpod.tournament.pod import Trained
 
+    trained = Trained(agent or agent_file(), piece.until, {"value_loss": 1.0})
     if not piece.last:
-        return Trained(agent_file(), piece.until, {"value_loss": 1.0})
-    returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.001, 0.01, 20)
+        return trained
+    returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.001, 0.01, days)
     figures = asdict(metrics(returns=returns))
-    return Trained(agent_file(), piece.until, {"value_loss": 1.0}, figures["sharpe"], figures, returns)
+    return trained._replace(score=figures["sharpe"], metrics=figures, returns=returns)
 
 
 class Made:
     """An engine of `slots` made-up pods. They end in the order that `pick` chooses among those that run, one at a time.
 
-    `fate` may say that a piece is lost, or return something else than `made_up` does, or raise.
+    `fate` may say what becomes of a piece, or return something else than `made_up` does, or raise.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Made:
             return []
         key, piece = self.running.pop(self.pick(len(self.running)))
         told = self.fate(key, piece)
-        if isinstance(told, Failed):
+        if isinstance(told, Completed | Failed):
             return [told]
         return [Completed(key, told or made_up(piece), Placement("here", 1, 0.0, 1.0))]
 
@@ -183,7 +184,10 @@ def header_of(plan: Any) -> dict[str, Any]:
     }
 
 
-def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None) -> Any:
+def driver_of(
+    store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None, update: int = UPDATE,
+    **header: Any,
+) -> Any:  # fmt: skip
     """A driver on a store, begun or gone on with; `say` is told its remarks."""
     from made_agents import space_of
 
@@ -198,9 +202,9 @@ def driver_of(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = p
         if watch is not None:
             watch(status)
 
-    log = open_log(store, header_of(plan), {}, say)
+    log = open_log(store, {**header_of(plan), **header}, {}, say)
     evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
-    return Scheduler(plan, evolver, log, engine, update=UPDATE, watch=look)
+    return Scheduler(plan, evolver, log, engine, update=update, watch=look)
 
 
 def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda text: None, watch: Any = None) -> Any:

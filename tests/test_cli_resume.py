@@ -8,8 +8,8 @@ from contextlib import chdir, suppress
 
 import numpy as np
 import pytest
-from made_commands import run, started
-from made_tournaments import hash_of, wait_until
+from made_commands import run
+from made_tournaments import hash_of
 
 import finpod
 from finpod.market.snapshots import save_snapshot
@@ -69,27 +69,6 @@ def leave(monkeypatch):
     return after
 
 
-def test_d06_a_command_that_was_killed_goes_on_by_its_name_alone(work, leave, whole):
-    """In the midst of its work; meanwhile no second driver comes in."""
-    place = work / "strategies" / "tiny.unfinished"
-    with started(LINE, SIZE, CHECKPOINTS) as child:
-        log = place / "seed-0" / "log.jsonl"
-        wait_until(lambda: log.exists() and log.read_bytes().count(b'"kind":"submit"') >= 2, 120)
-        child.send_signal(signal.SIGSTOP)
-        assert f"is being driven by process {child.pid}" in run(RESUME).error
-        child.kill()
-        child.wait(60)
-    assert not (work / "strategies" / "tiny").exists()
-    known = len(verify_log(log).log)
-    pieces = leave(None)
-    ended = run(RESUME)
-    assert ended.code == 0, ended.err
-    assert "tiny: chosen among 6 trials on 2010-07-01:2010-09-30" in ended.out
-    assert len(pieces) <= 2 * (6 - known)
-    assert hash_of(work / "strategies" / "tiny") == whole
-    assert sorted(path.name for path in (work / "strategies").iterdir()) == ["tiny"]
-
-
 def test_a_cluster_that_ends_the_command_interrupts_it(work, whole, monkeypatch):
     look = scheduler.Scheduler._look
 
@@ -125,19 +104,6 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
     ended = run("train --resume strategies/tiny.unfinished --json")
     assert ended.code == 0
     assert len(json.loads(ended.out)["board"]) == 6
-    assert hash_of(work / "strategies" / "tiny") == whole
-
-
-def test_a_fork_goes_on_elsewhere(work, leave, whole):
-    leave(8)
-    assert run(LINE, SIZE, CHECKPOINTS).code == 130
-    leave(None)
-    ended = run("train --fork strategies/tiny --out strategies/other --keep 1")
-    assert ended.code == 0, ended.err
-    assert "other: chosen among 6 trials" in ended.out
-    assert "--out is missing" in run("train --fork strategies/tiny").error
-    assert "strategies/nothing.unfinished" in run("train --fork strategies/nothing --out strategies/more").error
-    assert run(RESUME).code == 0
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
@@ -187,6 +153,7 @@ def test_g18_a_run_begun_from_python_is_resumed(work, killed, tmp_path_factory, 
 def test_g18_a_run_begun_from_python_is_forked(work, killed):
     shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
     assert "--out is missing" in run("train --fork strategies/python --market sim").error
+    assert "strategies/nothing.unfinished" in run("train --fork strategies/nothing --out strategies/more").error
     ended = run("train --fork strategies/python --market sim --out strategies/other --agents 4 --keep 1 --json")
     assert ended.code == 0, ended.err
     made = json.loads(ended.out)

@@ -9,7 +9,6 @@ from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, reco
 from finpod.errors import CheckpointError, InputError
 from finpod.storage import Store
 from finpod.tournament.log import NAME, TrialLog
-from finpod.tournament.setup import Stop
 from finpod.tournament.verify import verify_log
 from finpod.workers.executor import Failed
 
@@ -156,14 +155,6 @@ def test_the_whole_of_a_tournament_follows_from_its_log(log):
     }
     assert len(board.log) == 12
     check_log(log, board)
-
-
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-@pytest.mark.parametrize("slots", [1, 5])
-def test_a_log_replays_to_the_board_it_was_written_by(store, mode, slots):
-    board = play(store, plan_of(mode=mode, agents=5, stop=Stop(trials=13)), shuffled(slots))
-    assert len(board.log) == 13
-    check_log(store, board, whole=mode == "async")  # a round is drawn as a whole
 
 
 def test_a_log_that_is_still_being_written_is_verified_as_far_as_it_goes(log):

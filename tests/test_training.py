@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import CONFIG, FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
+from made_agents import FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
 from made_markets import random_market
 
 import finpod
@@ -15,14 +15,11 @@ from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.task import Score
-from finpod.storage import Store
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
-from finpod.tournament.evolution import EvolutionConfig
-from finpod.tournament.log import TrialLog
 from finpod.tournament.pod import Pod
-from finpod.tournament.setup import Plan, Stop, TournamentSetup
-from finpod.workers.executor import InlineExecutor, Pods
+from finpod.tournament.setup import Plan, Stop
+from finpod.workers.executor import Pods
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +46,6 @@ def slices(monkeypatch):
 
     monkeypatch.setattr(training, "run_slice", spy)
     return noted
-
-
-@pytest.fixture
-def play(tmp_path):
-    """Run a tournament in this process, in a folder of its own."""
-
-    def run(task, plan, config=CONFIG, say=lambda doing, share: None):
-        setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, plan=plan)
-        store = Store(tmp_path / f"{plan.seed}-{len(list(tmp_path.iterdir()))}")
-        engine = InlineExecutor(training.run_slice, setup)
-        return training.tournament(setup, say, TrialLog(store), engine).board
-
-    return run
 
 
 def task_of(market):
@@ -185,23 +169,6 @@ def test_d24_several_seeds_are_whole_tournaments_side_by_side(market, tmp_path):
     assert result.spread["count"]["sharpe"] == 3
 
 
-def test_parents_and_children_have_the_same_experience(trained):
-    board = trained.provenance["board"]
-    for generation in (0, 1):
-        assert {line["steps"] for line in board if line["generation"] == generation} == {(generation + 1) * 64}
-    children = [line for line in board if line["parent"] != "-"]
-    assert len(children) == 2
-    first = {line["agent"]: line for line in board if line["generation"] == 0}
-    strong = {line["agent"] for line in sorted(first.values(), key=lambda line: -line["score"])[:2]}
-    assert {line["parent"] for line in children} == strong
-    assert {line["agent"] for line in board if line["generation"] == 1 and line["parent"] == "-"} == strong
-    for child in children:
-        parent = first[child["parent"]]
-        assert child["agent"] not in first
-        assert child["seed"] != parent["seed"]
-        assert child["learning_rate"] / parent["learning_rate"] in (pytest.approx(0.8), pytest.approx(1.25))
-
-
 def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     best = {}
     for line in trained.log:
@@ -211,26 +178,6 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     assert kept == sorted(best.values(), reverse=True)[:2]
     scores = [line["score"] for line in trained.log]
     assert [line["score"] for line in trained.provenance["board"]] == sorted(scores, reverse=True)
-
-
-def test_agents_without_a_score_are_replaced_and_never_kept(market, monkeypatch, play):
-    judge, lost = pod.judge, []
-
-    def blind(setup, settings, checkpoint):
-        score = judge(setup, settings, checkpoint)
-        if not lost or checkpoint.seed == lost[0]:  # the first agent to be judged, in every round
-            lost[:] = [checkpoint.seed]
-            score = score._replace(metrics={**score.metrics, "ratio_less_error": math.nan})
-        return score
-
-    monkeypatch.setattr(pod, "judge", blind)
-    board = play(task_of(market), Plan(agents=3, rounds=2, steps=64, seed=2, search=EvolutionConfig(fresh=0)))
-    second = [entry for entry in board.log if entry.level == 2]
-    assert board.ranked()[-1].agent_settings["seed"] == lost[0]
-    assert lost[0] not in {entry.agent_settings["seed"] for entry in second}
-    assert len([entry for entry in second if entry.parent]) == 1
-    assert lost[0] not in {entry.agent_settings["seed"] for entry in board.best(9)}
-    assert len(board.best(9)) == 3
 
 
 def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
