@@ -18,7 +18,7 @@ from finpod.rl.task import Score
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament import pod, training
 from finpod.tournament.pod import Pod
-from finpod.tournament.setup import Plan, Stop
+from finpod.tournament.setup import Plan
 from finpod.workers.executor import Pods
 
 
@@ -183,13 +183,6 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
 def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
     monkeypatch.setattr(pod, "judge", lambda *given: Score({"ratio_less_error": math.nan}, np.zeros(19)))
     assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
-
-
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-def test_a_rule_to_stop_that_comes_before_any_trial_is_named(market, tmp_path, mode):
-    told = refusal(market, tmp_path, plan=Plan(mode=mode, stop=Stop(seconds=6e-9)))
-    assert "no trial began: the rule to stop after 6e-09 seconds came before the first" in told
-    assert "raise stop.seconds" in told
 
 
 def test_progress_runs_from_0_to_1(market, tmp_path):

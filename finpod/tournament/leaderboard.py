@@ -228,9 +228,10 @@ class Leaderboard:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
         if not agents:
-            why = "all are undefined; train longer, or look at the data"
-            why = "files of the others cannot be read; restore them and resume" if without else why
-            raise FinpodError(f"no agent has a validation score: {why}")
+            way_out = (
+                "restore the files that cannot be read, and resume" if without else "train longer, or look at the data"
+            )
+            raise FinpodError(f"no agent has a validation score; {way_out}")
         chosen, rest = list[Trial](), list[Trial]()
         for trial in agents.values():
             others = () if base is None else [(trial.returns - base, other.returns - base) for other in chosen]

@@ -14,6 +14,8 @@ from finpod.storage import Store
 from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
+AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
+"""Names of the checkpoints at the end of a trial, by its number, and inside an unfinished one."""
 
 
 class TrialLog:
@@ -153,13 +155,3 @@ def fetch(store: Store, name: str) -> bytes:
         return store.read(name)
     except FileNotFoundError as error:
         raise CheckpointError(f"{store.where}/{name} is missing; resume from a copy, or train again") from error
-
-
-def agent_file(number: int) -> str:
-    """Return the name of the checkpoint at the end of a trial."""
-    return f"agents/{number}.pt"
-
-
-def inside_file(number: int) -> str:
-    """Return the name of the checkpoint inside an unfinished trial."""
-    return f"checkpoints/{number}.pt"

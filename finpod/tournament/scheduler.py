@@ -21,7 +21,7 @@ from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
 from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import BOARD, Leaderboard, Settings, Trial
-from finpod.tournament.log import TrialLog, agent_file, fetch, inside_file
+from finpod.tournament.log import AGENT_FILE, INSIDE_FILE, TrialLog, fetch
 from finpod.tournament.pod import Slice, Trained
 from finpod.tournament.setup import Plan
 from finpod.workers.executor import Completed, Executor, Failed
@@ -58,14 +58,7 @@ class Scheduler:
     """One tournament, continued from its log; `update` is the number of environment steps of one update of an agent."""
 
     def __init__(
-        self,
-        plan: Plan,
-        evolver: Evolver,
-        log: TrialLog,
-        executor: Executor,
-        *,
-        update: int,
-        watch: Watch = lambda status: None,
+        self, plan: Plan, evolver: Evolver, log: TrialLog, executor: Executor, update: int, watch: Watch
     ) -> None:
         self.plan, self.evolver, self.log, self.executor = plan, evolver, log, executor
         self.update, self.watch, self.board = update, watch, log.board
@@ -97,7 +90,7 @@ class Scheduler:
             chosen: list[tuple[Trial, Checkpoint]] = []
             best = self.board.best(self.plan.keep, base, self.plan.alike, unread)
             for trial in best:
-                name = agent_file(trial.number)
+                name = AGENT_FILE.format(trial.number)
                 try:
                     agent = Checkpoint.from_bytes(fetch(self.store, name), f"{self.store.where}/{name}")
                     chosen.append((trial, replace(agent, env={})))
@@ -155,9 +148,9 @@ class Scheduler:
     def _start(self, trial: Trial) -> None:
         """Start the next slice of a trial, from its last checkpoint if it has one."""
         number, inside = trial.number, trial.steps > 0
-        name = inside_file(number) if inside else None if trial.source is None else agent_file(trial.source)
+        name = INSIDE_FILE.format(number) if inside else AGENT_FILE.format(trial.source)
         try:
-            start = None if name is None else fetch(self.store, name)
+            start = fetch(self.store, name) if inside or trial.source is not None else None
         except CheckpointError as error:
             if inside:
                 self.status.remark = f"agent {trial.agent} begins its round again: {error}"
@@ -182,16 +175,16 @@ class Scheduler:
         number, place = trial.number, ended.place._asdict()
         self.status.steps += trained.steps - (trial.steps or trial.start)
         if trained.metrics is None:
-            self.store.write(inside_file(number), trained.checkpoint)
+            self.store.write(INSIDE_FILE.format(number), trained.checkpoint)
             self._log(trial, "checkpoint", steps=trained.steps, place=place)
             self._attempts.pop(number, None)
             return True
-        self.store.write(agent_file(number), trained.checkpoint)
+        self.store.write(AGENT_FILE.format(number), trained.checkpoint)
         returns = [] if trained.returns is None else trained.returns.tolist()
         self._log(trial, "submit", score=trained.score, metrics=trained.metrics, returns=returns, steps=trained.steps,
                   place=place)  # fmt: skip
         if trial.steps:
-            self._remove(inside_file(number))
+            self._remove(INSIDE_FILE.format(number))
         self.status.latest, self.status.losses = self.board.trials[number], trained.losses
         if self.plan.mode == "async" and len(self.board.log) % BOARD == 0:
             self._prune()
@@ -217,7 +210,7 @@ class Scheduler:
         """Log that a trial has failed; it ranks last."""
         self._log(trial, "failed", reason=reason)
         if trial.steps:
-            self._remove(inside_file(trial.number))
+            self._remove(INSIDE_FILE.format(trial.number))
         self.status.remark = f"agent {trial.agent} is out: {reason}"
 
     def _log(self, trial: Trial, kind: str, **values: object) -> None:
@@ -247,12 +240,12 @@ class Scheduler:
         board, files = self.board, {*self.store.names("agents")}
         needed = {trial.source for trial in board.trials if trial.state == "open"}
         needed |= {trial.number for trial in board.ranked()[:BOARD]}
-        taken = board.taken
+        taken, last = board.taken, self.plan.rounds
         for number, trial in enumerate(board.trials):
             # a new round, which has been drawn, begins with no other
             over = self.plan.mode == "rounds" or {(number, False), (number, True)} <= taken
-            if agent_file(number) in files and number not in needed and (over or trial.level == self.plan.rounds):
-                self._remove(agent_file(number))
+            if (over or trial.level == last) and number not in needed and AGENT_FILE.format(number) in files:
+                self._remove(AGENT_FILE.format(number))
 
     def _look(self) -> None:
         """Call `watch`."""

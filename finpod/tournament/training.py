@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
-from finpod.errors import FinpodError, InputError
+from finpod.errors import FinpodError
 from finpod.files import Progress
 from finpod.storage import Store
 from finpod.tournament.log import TrialLog, begun_logs
@@ -69,7 +69,7 @@ def tournament(
 ) -> Scheduler:
     """Run one tournament, continued from its log, to its end. `watch` receives the `remarks` first.
 
-    Raises FinpodError if all agents failed, InputError if a stop rule lets no trial begin.
+    Raises FinpodError if all agents failed.
     """
     most = setup.plan.most_trials
 
@@ -87,12 +87,6 @@ def tournament(
     board = scheduler.run()
     if board.log and all(trial.state == "failed" for trial in board.log):
         raise FinpodError(f"every agent failed, the last with: {board.log[-1].reason}")
-    if not board.log:
-        raise InputError(
-            f"no trial began: the rule to stop after {scheduler.stopped(0)} came before the first; "
-            "raise stop.seconds, or leave it out",
-            argument="stop.seconds",
-        )
     progress("choosing", 1.0)
     return scheduler
 
