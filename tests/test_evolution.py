@@ -210,12 +210,6 @@ def test_a_variation_changes_every_bounded_setting_by_a_factor_within_its_bounds
         assert all(low <= getattr(config, name) <= high for name, (low, high) in BOUNDS.items())
 
 
-def test_a_trial_travels_as_plain_values():
-    for one in evolver(fresh=0.5).round(1, Leaderboard(), 12):
-        assert Trial.from_record(one.to_record(), run=3).to_record() == one.to_record()
-        assert Settings.from_dict(one.agent_settings).to_dict() == one.agent_settings
-
-
 # --- without rounds
 
 

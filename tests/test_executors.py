@@ -6,7 +6,6 @@ Workers import this module, so that it loads nothing heavy.
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -139,12 +138,6 @@ def test_pods_that_cannot_be_are_refused(argument, value):
         Pods(ray=True, **{argument: value})
     assert raised.value.argument == f"pods.{argument}"
     assert repr(value) in str(raised.value)
-
-
-def test_without_ray_one_line_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match="pip install ray"):
-        RayExecutor(echo, None, Pods(ray=True))
 
 
 # --- on Ray

@@ -1,11 +1,9 @@
 """History of a run, finished or not, from its log."""
 
-import json
 import math
 import subprocess
 import sys
 
-import fsspec
 import numpy as np
 import pytest
 from made_agents import tiny_train
@@ -92,49 +90,6 @@ def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
     assert math.isnan(loss.at)
 
 
-def test_members_are_those_of_the_ensemble(history, folder):
-    members = json.loads((folder / "ensemble.json").read_text())["provenance"]["members"]
-    assert sorted((one.agent, one.level - 1) for one in history.trials if one.kept) == sorted(
-        (member["agent"], member["generation"]) for member in members
-    )
-
-
-def test_one_seed_can_be_looked_at_alone(history):
-    assert {one.run for one in history.of(1).trials} == {1}
-    assert history.of(None) is history
-    with pytest.raises(InputError, match="no tournament of seed 7; it has 0, 1"):
-        history.of(7)
-
-
-def test_a_run_that_is_going_on_is_read_and_left_alone(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        write_run(tmp_path / "cut", finished=False, die_after=6)
-    log = tmp_path / "cut.unfinished" / "seed-0" / "log.jsonl"
-    log.write_bytes(log.read_bytes()[:-30])  # as if the last line were being written
-    before = log.read_bytes()
-    for name in ("cut", "cut.unfinished", "cut/"):
-        history = read_history(tmp_path / name if name[-1] != "/" else f"{tmp_path}/cut/")
-        assert (history.name, history.finished) == ("cut", False)
-        assert [one.state for one in history.trials] == ["ended"] * 5 + ["open"] * 3
-        assert history.logs[0].end == ""
-    assert log.read_bytes() == before
-
-
-def test_a_run_at_a_url_is_read(tmp_path):
-    place = write_run(tmp_path / "far", finished=False)
-    memory = fsspec.filesystem("memory")
-    lines = (place / "seed-0" / "log.jsonl").read_bytes().splitlines(keepends=True)
-    for i, line in enumerate(lines):  # objects cannot be appended to: each line is one of its own
-        memory.pipe(f"/runs/far/seed-0/log.jsonl.parts/{i:09}", line)
-    history = read_history("memory://runs/far")
-    assert (history.name, history.finished, len(history.trials)) == ("far", False, 12)
-    near = read_history(f"file://{place}")
-    assert [one.score for one in ranked(near.trials)] == [one.score for one in ranked(history.trials)]
-    for nowhere in ("memory://runs/nowhere", f"file://{tmp_path}/nowhere"):
-        with pytest.raises(InputError, match="nowhere"):
-            read_history(nowhere)
-
-
 def test_what_train_leaves_is_read(tmp_path):
     market = random_market(130, 6, gaps=0.02, seed=5)
     ensemble = tiny_train(market, tmp_path / "tiny", agents=2, keep=1, seed=7)
@@ -153,15 +108,6 @@ def test_a_changed_header_is_told(tmp_path):
     (log,) = read_history(tmp_path / "x").logs
     assert log.notes == ["after 2 trials were drawn, versions.finpod became '0.2.0' (it was '0.1.0')"]
     assert log.header["versions"] == {"finpod": "0.2.0"}
-
-
-def test_an_unfinished_run_beside_a_finished_one_is_noted(tmp_path):
-    write_run(tmp_path / "twice", rounds=1, steps=300)
-    write_run(tmp_path / "twice", rounds=1, steps=300, finished=False)
-    history = read_history(tmp_path / "twice")
-    assert history.finished
-    assert history.notes == (f"an unfinished run of the same name lies in {tmp_path}/twice.unfinished",)
-    assert not read_history(tmp_path / "twice.unfinished").finished
 
 
 def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):

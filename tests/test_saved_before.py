@@ -15,7 +15,6 @@ import finpod
 from finpod.cli import app
 from finpod.errors import CheckpointError, InputError
 from finpod.tournament.setup import EvolutionConfig, Plan
-from finpod.tournament.verify import verify_log
 
 
 @pytest.fixture
@@ -49,12 +48,6 @@ def test_the_command_resumes_no_run_of_an_earlier_version(saved):
         assert isinstance(ended.exception, InputError)
         assert str(saved / "run.unfinished") in str(ended.exception)
     assert (saved / "run.unfinished").exists()
-
-
-def test_the_log_of_a_finished_run_is_verified():
-    board = verify_log(SAVED / "ensemble" / "log-7.jsonl")
-    assert len(board.log) == 4
-    assert all(np.isfinite(entry.score) for entry in board.log)
 
 
 @pytest.mark.parametrize(("name", "count"), [("ensemble", 4), ("run.unfinished", 2)])
