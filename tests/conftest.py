@@ -54,6 +54,18 @@ def one_thread():
 
 
 @pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A working folder with the snapshot data/sim."""
+    from made_commands import SIMULATED
+
+    from finpod.market.snapshots import save_snapshot
+
+    monkeypatch.chdir(tmp_path)
+    save_snapshot(SIMULATED, tmp_path / "data" / "sim")
+    return tmp_path
+
+
+@pytest.fixture
 def apart(tmp_path, monkeypatch):
     """An empty folder as the current one: MuJoCo writes MUJOCO_LOG.TXT into it when it warns."""
     monkeypatch.chdir(tmp_path)

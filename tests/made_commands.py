@@ -13,6 +13,8 @@ from typing import NamedTuple
 import finpod
 from finpod.cli import main
 
+SIMULATED = finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
+"""The snapshot data/sim of the fixture `work`."""
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(finpod.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from finpod.errors import InputError
 from finpod.workers.executor import Completed, Failed, Placement
 
 HERE = Path(__file__).parent
@@ -254,6 +255,26 @@ def check_log(store: Any, board: Any, whole: bool = True) -> None:
             ended.add(record["trial"])
     assert ended == {one.number for one in board.log}
     assert ended == drawn or not whole
+
+
+def refusal(call: Callable[..., Any], *arguments: Any, kind: type[Exception] = InputError, **named: Any) -> str:
+    """The one line of the error that a call ends in."""
+    import pytest
+
+    with pytest.raises(kind) as raised:
+        call(*arguments, **named)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def names(folder: Path) -> list[str]:
+    """What lies in a folder, by name."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    """The files in a folder and in the folders in it."""
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def hash_of(folder: Path) -> str:

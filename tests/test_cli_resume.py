@@ -8,7 +8,7 @@ from contextlib import chdir, suppress
 
 import numpy as np
 import pytest
-from made_commands import run
+from made_commands import SIMULATED, run
 from made_tournaments import hash_of
 
 import finpod
@@ -27,15 +27,6 @@ LINE = f"train stocks --market sim {WINDOWS} --out strategies/tiny"
 SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --rebalance-every 2"
 CHECKPOINTS = "--checkpoint-steps 8192"
 RESUME = "train --resume strategies/tiny"
-SIMULATED = finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch):
-    """A working folder with the snapshot data/sim."""
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(SIMULATED, tmp_path / "data" / "sim")
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

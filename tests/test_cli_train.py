@@ -14,7 +14,6 @@ from made_tournaments import wait_until
 
 import finpod
 from finpod.errors import InputError
-from finpod.market.snapshots import save_snapshot
 from finpod.tournament import training
 from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.setup import Stop
@@ -25,15 +24,6 @@ WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:20
 LINE = f"train stocks {WINDOWS} --out strategies/tiny"
 SIZE = "--agents 3 --rounds 2 --keep 2 --steps 8192 --features return_5 --device cpu --rebalance-every 2"
 CHECKED = f"{LINE} --device cpu --features return_5 --check"
-SIMULATED = finpod.simulate_market(names=4, days=300, signal=0.1, seed=1)
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch):
-    """A working folder with the snapshot data/sim."""
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(SIMULATED, tmp_path / "data" / "sim")
-    return tmp_path
 
 
 # --- options

@@ -8,18 +8,13 @@ from made_commands import run
 
 import finpod
 from finpod.errors import InputError
-from finpod.market.snapshots import save_snapshot
 from finpod.walkforward import retraining
 
 LINE = "walkforward stocks --market sim --train 120 --validation 40 --test 60 --out strategies/wf --start 2010-09-15"
 SIZE = "--agents 1 --rounds 1 --keep 1 --steps 1 --features return_5"
 
 
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch):
-    """A working folder with the snapshot data/sim."""
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(finpod.simulate_market(names=4, days=280, seed=1), tmp_path / "data" / "sim")
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def test_one_run_leads_to_the_agents_the_backtest_and_the_report():
@@ -52,7 +47,7 @@ def test_options_reach_the_training(monkeypatch):
     more = "--expanding --purge 7 --embargo 3 --seeds 2 --seed 5 --rebalance-every 4 --action softmax --fill close"
     more += " --fee-bps 3 --impact 0.1 --ray --anchor dollar-volume --max-weight 0.3 --max-turnover 0.4"
     assert "that is all" in run(LINE, SIZE, more, "--end 2010-12-31 --features default --device cpu").error
-    assert asked.pop("market").shape == (280, 4)
+    assert asked.pop("market").shape == (300, 4)
     assert callable(asked.pop("progress"))
     assert asked.pop("pods").ray
     assert asked == {

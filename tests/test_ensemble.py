@@ -1,12 +1,14 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from made_agents import STEPS_AN_UPDATE, VALIDATION, make_setup, settings, tiny_train, train_slice, validate
 from made_markets import random_market
+from made_tournaments import refusal
 
 import finpod
 from finpod.ensemble import Ensemble, load_ensemble
@@ -55,11 +57,7 @@ def weights_by_day(strategy, market):
     return np.array([strategy.decide(view) for view in views])
 
 
-def refusal(copied, **arguments):
-    with pytest.raises(CheckpointError) as raised:
-        load_ensemble(copied, **arguments)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+refused = partial(refusal, load_ensemble, kind=CheckpointError)
 
 
 def test_a_folder_gives_the_same_decisions_back(market, tmp_path):
@@ -166,7 +164,7 @@ def test_own_features_are_given_back_when_it_is_loaded(market, tmp_path):
     np.testing.assert_array_equal(weights_by_day(loaded, market), weights_by_day(trained, market))
     assert run(loaded, market).to_json() == run(trained, market).to_json()
     assert loaded.provenance["features"] == ["return_5", "centred_log_price"]
-    assert "own was trained on centred_log_price," in refusal(tmp_path / "own")
+    assert "own was trained on centred_log_price," in refused(tmp_path / "own")
 
 
 def test_variants_are_the_runs_or_the_members_of_one(ensemble):
@@ -182,21 +180,21 @@ def test_d19_a_foreign_or_damaged_folder_gives_one_line(copied, ensemble):
     manifest, member = copied / "ensemble.json", copied / "member-1.pt"
     whole, agent = manifest.read_text(), member.read_bytes()
     member.unlink()
-    assert "member-1.pt is missing" in refusal(copied)
+    assert "member-1.pt is missing" in refused(copied)
     member.write_bytes(b"")
-    assert "member-1.pt is not a finpod checkpoint" in refusal(copied)
+    assert "member-1.pt is not a finpod checkpoint" in refused(copied)
     member.write_bytes(agent)
     content = json.loads(whole)
     lacking = [{key: value for key, value in content.items() if key != name} for name in ("members", "trials", "runs")]
     others = [*lacking, {**content, "members": []}, {**content, "choice": "recent"}, {"format": "finpod ensemble 0"}]
     for text in ("{", "[]", *map(json.dumps, others)):
         manifest.write_text(text)
-        refusal(copied)
+        refused(copied)
     content["members"][0] = "../outside.pt"  # members are looked for in the folder alone
     manifest.write_text(json.dumps(content))
     (copied / "member-0.pt").rename(copied.parent / "outside.pt")
-    assert "outside.pt is missing" in refusal(copied)
+    assert "outside.pt is missing" in refused(copied)
     manifest.write_text(whole)
     for change in ({"task_spec": {}}, {"task_spec": []}, {"policy_spec": {}}, {"weights": {}}):
         replace(ensemble.members[0], **change).save(copied / "member-0.pt")
-        refusal(copied)
+        refused(copied)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from made_agents import CONFIG, STEPS_AN_UPDATE, VALIDATION, tiny_train
 from made_markets import random_market
-from made_tournaments import hash_of, lines, process
+from made_tournaments import content, hash_of, lines, names, process, refusal
 
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
@@ -84,21 +84,6 @@ def out(half, tmp_path):
     """The output of an unfinished run that lies beside it."""
     shutil.copytree(half, tmp_path / "tiny.unfinished")
     return tmp_path / "tiny"
-
-
-def refusal(act, *arguments, **changes):
-    with pytest.raises(InputError) as raised:
-        act(*arguments, **changes)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-def content(place):
-    return {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from made_agents import CONFIG, FEATURES, SMALL
 from made_markets import random_market
+from made_tournaments import content, names, refusal
 
 import finpod
 from finpod.errors import CheckpointError, InputError, StrategyError
@@ -80,22 +81,11 @@ def run(market, out, **changes):
     return walk_forward(market=market, out=out, **{"start": market.dates[FIRST], **TINY, **changes})
 
 
-def refusal(kind, call, *arguments, **named):
-    with pytest.raises(kind) as raised:
-        call(*arguments, **named)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_the_backtest_refuses_days_before_the_first_segment(market, done):
     strategy = finpod.load_strategy(done.out)
     until = strategy.segments[0].validation[1]
     assert strategy.trained_until == until
-    assert until in refusal(InputError, backtest, strategy, market, start=until)
+    assert until in refusal(backtest, strategy, market, start=until)
     assert not backtest(strategy, market, start=market.dates[market.row_of(until) + 1]).in_sample
 
 
@@ -128,7 +118,7 @@ def test_d12_the_strategy_passes_the_audit(market, done):
     ],
 )
 def test_what_is_invalid_is_refused_in_one_line_and_leaves_nothing(market, tmp_path, changes, told):
-    assert told in refusal(InputError, run, market, tmp_path / "strategies" / "wf", **changes)
+    assert told in refusal(run, market, tmp_path / "strategies" / "wf", **changes)
     assert names(tmp_path) == []
 
 
@@ -198,7 +188,7 @@ def test_d01_finished_segments_are_kept_and_gone_on_with(market, done, out, trai
     kept = out.with_name("wf.unfinished")
     assert names(out.parent) == [kept.name]
     assert len(list(kept.glob("segment-*"))) == 2
-    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    before = content(kept)
     other = with_noise_after(market, 250)
     for told, one, changes in (
         ("resume=True", market, {}),
@@ -206,8 +196,8 @@ def test_d01_finished_segments_are_kept_and_gone_on_with(market, done, out, trai
         ("seeds was 2 and is 1", market, {"seeds": 1, "resume": True}),
         ("data was", other, {"resume": True}),
     ):
-        assert told in refusal(InputError, run, one, out, **{"seeds": 2, **changes})
-    assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
+        assert told in refusal(run, one, out, **{"seeds": 2, **changes})
+    assert content(kept) == before
     (kept / ".half").mkdir()  # of a process that was killed
     trained.days.clear()
     result = run(market, out, seeds=2, resume=True)
@@ -218,7 +208,7 @@ def test_d01_finished_segments_are_kept_and_gone_on_with(market, done, out, trai
     trained.days.clear()
     assert run(market, out, seeds=2, resume=True).to_json() == result.to_json()  # evaluated again
     assert trained.days == []
-    assert "seeds was 2 and is 3" in refusal(InputError, run, market, out, seeds=3, resume=True)
+    assert "seeds was 2 and is 3" in refusal(run, market, out, seeds=3, resume=True)
 
 
 def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
@@ -241,10 +231,10 @@ def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
 
 def test_an_earlier_walk_forward_is_replaced_when_allowed_and_only_when_all_is_done(market, copied, trained):
     before = (copied / "walkforward.json").read_bytes()
-    assert "exists already" in refusal(InputError, run, market, copied)
+    assert "exists already" in refusal(run, market, copied)
     for number, left in ((0, ["wf"]), (2, ["wf", "wf.unfinished"])):  # before and after a segment is done
         trained.fails[number] = InputError("no ink; buy some")
-        assert "no ink" in refusal(InputError, run, market, copied, overwrite=True)
+        assert "no ink" in refusal(run, market, copied, overwrite=True)
         assert names(copied.parent) == left
     assert (copied / "walkforward.json").read_bytes() == before
     run(market, copied, overwrite=True, end=market.dates[FIRST + 50])
@@ -256,13 +246,13 @@ def test_an_earlier_walk_forward_is_replaced_when_allowed_and_only_when_all_is_d
 def test_overwrite_replaces_nothing_but_a_walk_forward(market, done, copied, trained, monkeypatch):
     for place in (copied, copied / "segment-2024-07-01"):
         (place / "notes.txt").write_text("keep me")
-        assert "notes.txt" in refusal(InputError, run, market, copied, overwrite=True)
+        assert "notes.txt" in refusal(run, market, copied, overwrite=True)
         assert (place / "notes.txt").read_text() == "keep me"
         (place / "notes.txt").unlink()
     ensemble = shutil.copytree(next(done.out.glob("segment-*")), copied.with_name("ensemble"))
-    assert "ensemble" in refusal(InputError, run, market, ensemble, overwrite=True)
+    assert "ensemble" in refusal(run, market, ensemble, overwrite=True)
     monkeypatch.chdir(copied)
-    assert "current folder" in refusal(InputError, run, market, copied.parent, overwrite=True)
+    assert "current folder" in refusal(run, market, copied.parent, overwrite=True)
     assert trained.days == []
 
 
@@ -279,11 +269,11 @@ def test_a_folder_that_is_not_whole_is_refused(copied):
         json.dumps({key: content[key] for key in ("format", "segments")}),
     ):
         manifest.write_text(damaged)
-        assert "walkforward.json" in refusal(CheckpointError, finpod.load_strategy, copied)
+        assert "walkforward.json" in refusal(finpod.load_strategy, copied, kind=CheckpointError)
     manifest.write_text(json.dumps(content))
     one, two = sorted(copied.glob("segment-*"))[:2]
     one.rename(copied / "aside")
-    assert "ensemble.json" in refusal(CheckpointError, finpod.load_strategy, copied)
+    assert "ensemble.json" in refusal(finpod.load_strategy, copied, kind=CheckpointError)
     two.rename(one)
     (copied / "aside").rename(two)
-    assert one.name.removeprefix("segment-") in refusal(StrategyError, finpod.load_strategy, copied)  # swapped
+    assert one.name.removeprefix("segment-") in refusal(finpod.load_strategy, copied, kind=StrategyError)  # swapped
