@@ -68,7 +68,7 @@ class RayExecutor:
         self._alone = self._own and address is None
         if self._alone:  # a cluster may still add a larger node
             _require_size(pods)
-        with _quiet():
+        with warnings.catch_warnings(action="ignore"):  # of future settings of Ray, and of files that it leaves open
             if self._own:
                 self._begin(address)
             try:
@@ -124,7 +124,14 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
-        thread = threading.Thread(target=_ask, args=(self._ray.nodes, answers), daemon=True)
+
+        def ask() -> None:
+            try:
+                answers.append(self._ray.nodes())
+            except Exception as error:
+                answers.append(error)
+
+        thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         silent = time.monotonic() + SILENCE
         while not answers and time.monotonic() < silent:
@@ -157,7 +164,7 @@ class RayExecutor:
 
     def start(self, key: str, piece: Any) -> None:
         """Submit a piece to Ray."""
-        with _quiet(), self._calls():
+        with warnings.catch_warnings(action="ignore"), self._calls():
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
         self._mark()
 
@@ -224,14 +231,6 @@ class RayExecutor:
             self._ray._private.worker._worker_logs_enabled = True
 
 
-def _ask(question: Callable[[], Any], answers: list[Any]) -> None:
-    """Append the result of `question`, or its error, to `answers`."""
-    try:
-        answers.append(question())
-    except Exception as error:
-        answers.append(error)
-
-
 def require_ray(pods: Pods) -> None:
     """Raise InputError if Ray is missing, or its cluster does not answer, or this machine is too small; start nothing."""
     _ray()
@@ -266,14 +265,6 @@ def _ray() -> Any:
     except ImportError as error:
         raise InputError("Ray is not installed; pip install ray, or train without Ray in this process") from error
     return ray
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ignore Ray's warnings of future settings and of files that it leaves open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _knock(address: str) -> None:
