@@ -1,4 +1,4 @@
-# Offline but for the packages: demo, test, lint. With a network: nasdaq100.
+# Only nasdaq100 needs a network, apart from the installation of packages.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,27 +7,27 @@ READY := $(VENV)/.installed
 .PHONY: demo test check lint nasdaq100 clean
 .DEFAULT_GOAL := demo
 
-demo: $(READY)  ## train and judge an agent on the bundled sample, write reports/demo.html
+demo: $(READY)  ## train and test agents on the bundled sample, and write reports/demo.html
 	@$(BIN)/finpod demo --overwrite
 
-test: $(READY)  ## every test but the slow ones, journeys and those that need a GPU
+test: $(READY)  ## all tests, except slow ones, journeys and those that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-check: $(READY)  ## whole ways through finpod: a task is learnt, the blocks of the README run
+check: $(READY)  ## the journeys: runs the blocks of the README, and trains agents that must learn
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
 
-lint: $(READY)  ## style, format and types
+lint: $(READY)  ## check style, format and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-nasdaq100: $(READY)  ## the whole job on the NASDAQ-100 from Yahoo; needs a network
+nasdaq100: $(READY)  ## download the NASDAQ-100 from Yahoo, train agents and test them
 	@test -d data/nasdaq100 || $(BIN)/finpod data fetch --universe nasdaq100 --name nasdaq100 --start 2008-01-02
 	@test -d strategies/nasdaq100 || $(BIN)/finpod train stocks --market nasdaq100 --out strategies/nasdaq100 \
 		--train 2009-01-02:2018-12-31 --validation 2019-01-02:2019-12-31
 	@$(BIN)/finpod backtest strategies/nasdaq100 --market nasdaq100 --start 2020-01-02 --name nasdaq100 --overwrite
 
-clean:  ## remove what tests and tools left behind; data, strategies, backtests and reports stay
+clean:  ## remove caches and builds; data, strategies, backtests and reports stay
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find finpod tests strategies -name __pycache__ -type d -prune -exec rm -rf {} +
 
