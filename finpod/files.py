@@ -230,16 +230,13 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 def versions(*packages: str) -> dict[str, str]:
     """Return the version of each package, that of Python for 'python', and 'not installed' for a missing package."""
-    return {name: platform.python_version() if name == "python" else _version(name) for name in packages}
-
-
-def _version(package: str) -> str:
     from importlib import metadata
 
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # such as finpod itself, in a source tree on the path
-        return "not installed"
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):  # such as finpod itself, in a source tree on the path
+            versions.setdefault(name, metadata.version(name))
+    return {name: versions.get(name, "not installed") for name in packages}
 
 
 def to_json(value: Any) -> str:

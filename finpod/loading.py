@@ -113,9 +113,6 @@ def load_task(spec: str | PathLike[str]) -> Task:
     kinds = _classes(_module(path))
     complete = {name: kind for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)}
     kind = _chosen(kinds if wanted else complete, wanted, path, "task")
-    for method in ("env", "score"):
-        if not hasattr(kind, method):
-            raise InputError(f"{path}: {kind.__name__} is not a task: it lacks {method}", argument="task")
     task: Task = require_task(_made(kind, path, "task"))
     return task
 

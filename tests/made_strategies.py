@@ -94,3 +94,8 @@ def strategy_of(weights, market) -> Strategy:
     """A strategy that decides the row of the weights [T, N] of the day that it sees."""
     row_of = {day: row for row, day in enumerate(market.dates)}
     return does(lambda view: weights[row_of[view.date]])
+
+
+def kinds(verdict):
+    """Kind and severity of the findings of an audit."""
+    return {(finding.kind, finding.severity) for finding in verdict.findings}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_agents import tiny_train
 from made_markets import make_market
-from made_strategies import DAYS, MARKET, Holds, Mixes, Ranks, all_rows, decides, in_parts, made, shifted
+from made_strategies import DAYS, MARKET, Holds, Mixes, Ranks, all_rows, decides, in_parts, kinds, made, shifted
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import RobustScaler, StandardScaler
 
@@ -22,10 +22,6 @@ from finpod.synthetic import simulate_market
 from finpod.trading.execution import Execution
 
 LOOKS, CAN = Severity.LOOKS_AHEAD, Severity.CAN_LOOK_AHEAD
-
-
-def kinds(verdict):
-    return {(finding.kind, finding.severity) for finding in verdict.findings}
 
 
 # --- features ---------------------------------------------------------------------------------------------------------

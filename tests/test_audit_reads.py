@@ -9,8 +9,10 @@ from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
-from made_strategies import MARKET, Acts, Holds, Ranks
+from made_strategies import MARKET, Acts, Holds, Ranks, kinds
+from pyarrow import csv, dataset, feather, orc, parquet
 from sklearn.datasets import load_iris
 
 from finpod.lookahead.audit import audit
@@ -19,41 +21,19 @@ from finpod.records import Severity
 CAN = Severity.CAN_LOOK_AHEAD
 
 
-def kinds(verdict):
-    return {(finding.kind, finding.severity) for finding in verdict.findings}
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """The same prices in files of many kinds."""
-    from pyarrow import Table, csv, feather, orc
-
     folder = tmp_path_factory.mktemp("prices")
     frame = pd.DataFrame(np.nan_to_num(MARKET.close), columns=list(MARKET.tickers))
     frame.to_csv(folder / "a.csv")
     frame.to_parquet(folder / "a.parquet")
     np.save(folder / "a.npy", frame.to_numpy())
+    table = pyarrow.Table.from_pandas(frame)
     feather.write_feather(frame, folder / "a.feather")
-    orc.write_table(Table.from_pandas(frame), folder / "a.orc")
-    csv.write_csv(Table.from_pandas(frame), folder / "b.csv")
+    orc.write_table(table, folder / "a.orc")
+    csv.write_csv(table, folder / "b.csv")
     return folder
-
-
-def by_arrow(folder):
-    import pyarrow as pa
-    from pyarrow import dataset, orc
-    from pyarrow import parquet as pq
-    from pyarrow.csv import read_csv
-
-    return (
-        pa.memory_map(str(folder / "a.npy")),
-        pa.OSFile(str(folder / "a.npy")),
-        pq.read_table(folder / "a.parquet"),
-        pq.ParquetFile(folder / "a.parquet"),
-        dataset.dataset(folder / "a.parquet"),
-        orc.read_table(folder / "a.orc"),
-        read_csv(folder / "b.csv"),
-    )
 
 
 def in_a_thread(folder):
@@ -62,6 +42,15 @@ def in_a_thread(folder):
     thread.join()
 
 
+ARROW = {
+    "lib.memory_map": lambda folder: pyarrow.memory_map(str(folder / "a.npy")),
+    "lib.OSFile": lambda folder: pyarrow.OSFile(str(folder / "a.npy")),
+    "parquet.read_table": lambda folder: parquet.read_table(folder / "a.parquet"),
+    "ParquetFile": lambda folder: parquet.ParquetFile(folder / "a.parquet"),
+    "dataset": lambda folder: dataset.dataset(folder / "a.parquet"),
+    "orc.read_table": lambda folder: orc.read_table(folder / "a.orc"),
+    "csv.read_csv": lambda folder: csv.read_csv(folder / "b.csv"),
+}
 READS = [
     lambda folder: pd.read_csv(folder / "a.csv"),
     lambda folder: (folder / "a.csv").read_text(),
@@ -77,21 +66,12 @@ READS = [
 
 
 def test_files_that_are_read_can_look_ahead(files):
-    reads = [*READS, by_arrow, in_a_thread]
+    reads = [*READS, *ARROW.values(), in_a_thread]
     verdict = audit(Acts(lambda: [read(files) for read in reads]), MARKET, days=2)
     assert kinds(verdict) == {("file", CAN)}
     where = "\n".join(f"{finding.subject} {finding.note}" for finding in verdict.findings)
     assert [read for read in READS if f"line {read.__code__.co_firstlineno})" not in where] == []
-    for name in (
-        "lib.memory_map",
-        "lib.OSFile",
-        "parquet.read_table",
-        "ParquetFile",
-        "dataset",
-        "orc.read_table",
-        "csv.read_csv",
-    ):
-        assert f".{name})" in where, name
+    assert [name for name in ARROW if f".{name})" not in where] == []
     assert any(not finding.subject for finding in verdict.findings)  # in a thread
 
 

@@ -1,10 +1,10 @@
 """`finpod bench`: the lines, the other packages and the output, but not the speed."""
 
 import json
-import os
+import multiprocessing
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -117,14 +117,6 @@ def test_a_word_selects_and_a_machine_that_cannot_compile_says_so(monkeypatch):
 # --- backtests and reports
 
 
-def test_bars_are_names_times_returns_times_strategies(monkeypatch):
-    monkeypatch.setattr(backtests, "shortest", lambda call, seconds: (call() and None) or 0.5)
-    lines = backtests.backtest_lines(4, 1.0)
-    assert lines["backtest bars/s"] == lines["backtest whole result bars/s"] == 4 * 40 / 0.5
-    assert lines["backtest strategies at once bars/s"] == 3 * 4 * 40 / 0.5
-    assert lines["backtest vectorbt bars/s"] == "n/a: import of vectorbt halted; None in sys.modules"
-
-
 def test_other_packages_get_the_same_weights_prices_fees_and_series(monkeypatch):
     asked, own, sheets = [], [], []
 
@@ -156,7 +148,7 @@ def test_other_packages_get_the_same_weights_prices_fees_and_series(monkeypatch)
     np.testing.assert_array_equal(given["size"], backtests.made_weights(3, market)[0])
     assert (given["fees"], given["size_type"], given["cash_sharing"]) == (0.001, "targetpercent", True)
     assert lines["backtest / vectorbt"] == lines["backtest bars/s"] / lines["backtest vectorbt bars/s"]
-    assert lines["backtest vectorbt whole result bars/s"] < 4 * 40 / 0.004
+    assert lines["backtest vectorbt bars/s"] > 4 * 40 / 0.004 > lines["backtest vectorbt whole result bars/s"]
     monkeypatch.setattr("finpod.result.BacktestResult.report", lambda self, path: own.append(self))
     backtests.report_lines(4, 0.005)
     assert len(sheets) >= 4
@@ -192,16 +184,6 @@ def test_the_faster_number_of_environments_counts_and_an_error_takes_the_place_o
     assert lines["env / gymnasium"] == 48 / 4
 
 
-@pytest.fixture
-def no_peers(monkeypatch):
-    @contextmanager
-    def missing(spec, count, parallel=False):
-        raise RuntimeError("no gymnasium here\nand much more")
-        yield
-
-    monkeypatch.setattr(locomotion, "gymnasium_work", missing)
-
-
 @mujoco
 def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tmp_path, monkeypatch, capfd):
     """HalfCheetah: of its model MuJoCo prints a warning and writes a log."""
@@ -218,42 +200,24 @@ def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tm
 
 
 @mujoco
-@pytest.mark.parametrize(("name", "variant"), [("ant", "full"), ("ant", "fast")])
-def test_all_tasks_and_variants_are_measured(name, variant, no_peers):
+def test_the_fast_variant_has_no_peer():
     before = torch.get_num_threads()
-    lines = locomotion.run(name, envs=2, seconds=0.001, variant=variant)
+    lines = locomotion.run("ant", envs=2, seconds=0.001, variant="fast")
     assert all(lines[f"{line} steps/s"] > 0 for line in MEASURED[:4])
-    assert lines["task"] == spec_of(name, variant).title
-    reason = "Gymnasium has no fast variant" if variant == "fast" else "no gymnasium here"
-    assert lines["env / gymnasium"] == f"n/a: {reason}"
+    assert lines["task"] == spec_of("ant", "fast").title
+    assert lines["env / gymnasium"] == "n/a: Gymnasium has no fast variant"
     assert torch.get_num_threads() == before
 
 
 @mujoco
-def test_a_peer_has_the_same_task_and_all_its_environments_are_closed(monkeypatch):
-    from gymnasium.vector import AsyncVectorEnv
-
-    closed, whole = [], AsyncVectorEnv.close
-    monkeypatch.setattr(AsyncVectorEnv, "close", lambda env, **how: whole(env, **how) or closed.append(env))
-
+def test_a_peer_has_the_same_task_and_its_processes_end():
     def step(parallel):
         with locomotion.gymnasium_work(spec_of("ant"), 2, parallel) as work:
             return work.call()[:2]
 
     for one, other in zip(step(False), step(True), strict=True):
         np.testing.assert_array_equal(one, other)
-    with pytest.raises(KeyboardInterrupt), locomotion.gymnasium_work(spec_of("hopper"), 1, parallel=True):
-        raise KeyboardInterrupt
-    assert len(closed) == 2
-    assert not any(process.is_alive() for env in closed for process in env.processes)
-
-
-def test_stderr_is_restored_after_an_error(capfd):
-    with suppress(KeyboardInterrupt), locomotion.silent():
-        os.write(2, b"dropped")
-        raise KeyboardInterrupt
-    os.write(2, b"kept")
-    assert capfd.readouterr().err == "kept"
+    assert multiprocessing.active_children() == []
 
 
 # --- the command

@@ -35,7 +35,9 @@ def test_fetch_keeps_a_snapshot(monkeypatch):
         return market
 
     monkeypatch.setattr(finpod, "fetch_market", fetch)
-    ended = run("data fetch AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two --deadline 60")
+    ended = run(
+        "data fetch --universe AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two --deadline 60"
+    )
     assert ended.out.endswith("data/two\n")
     assert (asked.pop("patience").deadline, callable(asked.pop("report"))) == (60.0, True)
     assert asked == {
@@ -45,7 +47,7 @@ def test_fetch_keeps_a_snapshot(monkeypatch):
     assert load_market("data/two").content_hash == market.content_hash
 
 
-@pytest.mark.parametrize("command", ["data import bars.csv --benchmark IDX", "data fetch AAPL"])
+@pytest.mark.parametrize("command", ["data import bars.csv --benchmark IDX", "data fetch --universe AAPL"])
 def test_only_a_snapshot_is_replaced_and_that_is_known_before_the_work(monkeypatch, command):
     for reader in ("load_market", "fetch_market"):
         monkeypatch.setattr(finpod, reader, lambda *a, **k: pytest.fail("read before the output was checked"))

@@ -168,14 +168,12 @@ def test_half_of_the_days_lie_where_the_future_shows():
         rows = sample_rows(changed, 2, seed, all_rows)
         assert len(set(rows)) == 2
         assert set(rows) & told
-
-
-def test_days_are_random_where_nothing_changes():
-    market, among = quiet_market(), np.arange(20, 151)
-    rows = [tuple(sample_rows(market, 5, seed, among)) for seed in range(30)]
-    assert rows == [tuple(sample_rows(market, 5, seed, among)) for seed in range(30)]
-    assert len(set(rows)) > 25
-    assert all(list(one) == sorted(set(one)) and one[0] >= 20 and one[-1] <= 150 and len(one) == 5 for one in rows)
+        assert set(rows) == set(sample_rows(changed, 2, seed, all_rows))
+    drawn = [
+        tuple(sample_rows(market, 5, seed, np.arange(20, 151))) for seed in range(30)
+    ]  # random, as nothing changes
+    assert len(set(drawn)) > 25
+    assert all(list(rows) == sorted(set(rows)) and rows[0] >= 20 and rows[-1] <= 150 for rows in drawn)
 
 
 def test_noise_leaves_the_past_and_the_shapes():
@@ -197,16 +195,12 @@ def test_noise_leaves_the_past_and_the_shapes():
 # --- fills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "market", [random_market(days=12), simulate_market(names=3, days=12), quiet_market().rows(0, 9)]
-)
-def test_honest_fills_pass(market):
-    assert fill_findings(market, np.arange(len(market.dates) - 1)) == []
-
-
-def test_a_fill_of_yesterdays_price_is_caught_too(monkeypatch):
+def test_honest_fills_pass_and_yesterdays_price_is_caught(monkeypatch):
+    simulated = simulate_market(names=3, days=30)
+    for market in (random_market(days=12), simulated, quiet_market().rows(0, 9)):
+        assert fill_findings(market, np.arange(len(market.dates) - 1)) == []
     monkeypatch.setattr(Execution, "fill_row", lambda tape, row: abs(tape.decision_row(row) - 1))
-    assert len(fill_findings(simulate_market(names=3, days=30), np.array([12]))) == 2
+    assert len(fill_findings(simulated, np.array([12]))) == 2
 
 
 # --- prices that were filled backwards --------------------------------------------------------------------------------
@@ -233,21 +227,16 @@ def test_prices_that_stand_still_until_the_first_real_bar_are_told(volume):
     assert len(back_fill_findings(market, 25, 199)) == 1
 
 
-def test_closes_filled_with_the_first_open_are_told():
-    market = filled(30, 0.0)
-    opens, close = market.close.copy(), market.close.copy()
-    opens[30, 0] = market.close[0, 0]
-    close[30, 0] *= 1.05
-    assert len(back_fill_findings(make_market(close, volume=market.volume, open=opens), 0, 199)) == 1
-    assert back_fill_findings(make_market(close, volume=market.volume), 0, 199) == []
-
-
 def test_several_back_filled_tickers_are_counted_from_their_first_bars():
     close = filled(30).close.copy()
     close[:25, 1] = close[25, 1]
     assert back_fill_findings(make_market(close), 0, 199)[0].data["count"] == 2
     market = filled(60, 0.0)
-    close, volume = market.close.copy(), market.volume.copy()
+    close, volume, opens = market.close.copy(), market.volume.copy(), market.close.copy()
+    close[60, 0] *= 1.05  # with the first open, which is not the first close
+    assert len(back_fill_findings(make_market(close, volume=volume, open=opens), 0, 199)) == 1
+    assert back_fill_findings(make_market(close, volume=volume), 0, 199) == []
+    close = market.close.copy()
     close[:40, 0] = volume[:40, 0] = NAN
     (finding,) = back_fill_findings(make_market(close, volume=volume), 0, 199)
     assert (finding.day, finding.data["until"]) == tuple(f"{market.dates[row]!s:.10}" for row in (40, 60))

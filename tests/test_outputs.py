@@ -85,12 +85,3 @@ def test_g12_what_fails_leaves_the_run_and_what_was_there_before(work, result, m
     with pytest.warns(ReportWarning, match=r"reports/x.html .*division by zero.* backtests/x") as warned:
         assert write_outputs(result, plan_outputs("x", overwrite=True), {}, overwrite=True) == [SAVED]
     assert ("earlier run" in str(warned[0].message)) == earlier
-
-
-def test_g12_a_folder_that_came_into_the_way_of_the_report_leaves_the_run(result):
-    places = plan_outputs("x")
-    PAGE.mkdir(parents=True)
-    with pytest.warns(ReportWarning, match=str(PAGE)):
-        assert write_outputs(result, places, {}) == [SAVED]
-    assert (SAVED / "result.json").is_file()
-    assert list(PAGE.iterdir()) == []

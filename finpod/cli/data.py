@@ -48,14 +48,7 @@ FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
 @app.command()
 @options.with_options(options.MARKET.only("benchmark", "calendar"))
 def fetch(
-    tickers: Annotated[str | None, Argument(help="The universe, instead of --universe.", show_default=False)] = None,
-    universe: Annotated[
-        str | None,
-        Option(
-            help="An index (nasdaq100, sp500, dow30, csi300, csi500) or a membership CSV, point in time; or tickers separated by "
-            "commas.  [default: nasdaq100]"
-        ),
-    ] = None,
+    universe: Annotated[str, Option(help="An index, such as sp500; a CSV of members; or tickers: A,B.")] = "nasdaq100",
     start: Annotated[str, Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, Option(help="Last day; by default today.")] = None,
     name: Name = None,
@@ -72,19 +65,16 @@ def fetch(
     An interrupted fetch keeps its downloads; the same command continues from there.
     """
     import finpod
-    from finpod.market.universe import DEFAULT, index_named, is_universe
+    from finpod.market.universe import index_named, is_universe
     from finpod.market.yahoo_fetch import RetryPolicy, discard
 
-    if tickers is not None and universe is not None:
-        raise InputError(f"both {tickers!r} and --universe {universe!r} are given; leave one of them out")
-    wanted = universe or tickers or DEFAULT
-    file = wanted if wanted.lower().endswith(".csv") else None
-    index = index_named(wanted).name if file is None and is_universe(wanted) else None
+    file = universe if universe.lower().endswith(".csv") else None
+    index = index_named(universe).name if file is None and is_universe(universe) else None
     target = _target(name or index or (Path(file).stem if file else "yahoo"), overwrite)
     partial = target.with_name(f".{target.name}.partial")
-    with console.progress(f"fetching {wanted} from Yahoo Finance", log=True) as report:
+    with console.progress(f"fetching {universe} from Yahoo Finance", log=True) as report:
         market = finpod.fetch_market(
-            file or index or options.words(wanted),
+            file or index or options.words(universe),
             start,
             end,
             benchmark=options.none_or(values["benchmark"]),
@@ -95,14 +85,10 @@ def fetch(
             patience=RetryPolicy(wait=wait, deadline=deadline),
             report=report,
         )
-    if failed := market.manifest.get("failed"):
-        console.remark(
-            f"{market.manifest['fetch']['fetched']} of {market.manifest['fetch']['asked']} names; "
-            f"missing {', '.join(failed)}"
-        )
-    _keep(
-        market, target, overwrite, as_json, **market.manifest.get("fetch", {}), failed=market.manifest.get("failed", {})
-    )
+    fetched, failed = market.manifest.get("fetch", {}), market.manifest.get("failed", {})
+    if failed:
+        console.remark(f"{fetched['fetched']} of {fetched['asked']} names; missing {', '.join(failed)}")
+    _keep(market, target, overwrite, as_json, **fetched, failed=failed)
     discard(partial)
 
 
