@@ -79,12 +79,6 @@ def test_leaking_features_are_named():
     assert _PANEL is None
 
 
-def test_filling_backwards_shows_on_the_days_before_a_listing():
-    verdict = audit(Ranks(filled_backwards), MARKET, days=4)
-    assert {59, 109} & set(np.searchsorted(MARKET.dates, np.array(verdict.days, dtype="datetime64[ns]")))
-    assert not verdict.passed
-
-
 def test_a_trained_agent_on_a_leaking_feature_is_caught(tmp_path):
     simulated = simulate_market(names=6, days=130, seed=3)
     agent = tiny_train(simulated, tmp_path / "agent", features=("return_5", shifted))

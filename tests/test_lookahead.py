@@ -76,34 +76,6 @@ def test_a_strategy_that_fails_by_itself_is_an_error(market):
         audit(decides(lambda view: view.features("no_such_feature")), market)
 
 
-NOTES = []
-
-
-class Notes(Strategy):
-    """Notes what it saw in itself, in its class and in a global; draws from the generator that everybody shares."""
-
-    seen = 0
-
-    def __init__(self):
-        self.days = []
-
-    def decide(self, view):
-        np.random.rand()
-        NOTES.append(view.closes(1)[0])
-        self.days.append(view.date)
-        type(self).seen += 1
-        return equal_parts(view.tradable)
-
-
-def test_an_audit_leaves_nothing_behind(market):
-    strategy, state = Notes(), np.random.get_state()[1].copy()
-    assert audit(strategy, market, days=2).passed
-    assert (NOTES, strategy.days, Notes.seen) == ([], [], 0)
-    np.testing.assert_array_equal(np.random.get_state()[1], state)
-    assert finpod.backtest(strategy, market).audit.passed
-    assert len(NOTES) == len(strategy.days) == Notes.seen == 119
-
-
 def test_without_a_decision_the_audit_has_no_outcome(market):
     class Never(Strategy):
         def decide(self, view):

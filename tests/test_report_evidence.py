@@ -11,13 +11,10 @@ from made_results import examined, made_intervals, make_result, trained
 from test_report import Page, chart, few_resamples  # noqa: F401
 
 from finpod.backtesting.result_io import load_result
-from finpod.evidence import skill
 from finpod.evidence.attribution import flags
-from finpod.evidence.skill import MEASURED
 from finpod.figures import percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Finding, ResultWarning, Severity
-from finpod.report import sections
 from finpod.report.charts import BANDS
 from finpod.report.sections import places, ranked, render, warnings_of
 
@@ -80,17 +77,6 @@ def test_places_are_percent_of_a_line_that_holds_zero():
     assert places(pd.DataFrame({"low": [0.0], "high": [0.0]})).to_numpy().tolist() == [[50.0] * 3]
 
 
-def test_in_sample_the_trials_are_candidates_and_the_ratio_is_deflated_by_them(result, monkeypatch):
-    chosen = {"deflated_sharpe": 0.614, "expected_best": 0.376, "trial_sd": 0.21, "trial_sd_source": MEASURED}
-    monkeypatch.setattr(sections, "evidence", lambda result: skill.evidence(result) | chosen)
-    before, here = answers(render(result)), answers(render(replace(result, in_sample=True)))
-    assert "61.4%" not in before.values()
-    assert (
-        here["Probability that the true Sharpe ratio is above that of the best of 16 candidates without skill"]
-        == "61.4%"
-    )
-
-
 def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):
     rows = {row["name"]: row for row in ranked(result)}
     curves = {"first": result.equity, "QQQ": result.benchmark_equity, "equal weight": result.equal_weight_equity}
@@ -103,23 +89,6 @@ def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):
     row = re.search(r'<tr class="own"><th scope="row">first</th>(.*?)</tr>', html)[1]
     assert f"<td>{ratio(result.metrics.sharpe)}</td>" in row  # A30: the same figure everywhere
     assert f"<td>{percent(result.relative.excess)}</td>" in row
-
-
-def test_rules_that_miss_days_or_are_named_like_the_strategy_are_ranked_too():
-    base = examined(**SMALL)
-    curve, benchmark = base.baselines["minimum variance"], base.benchmark_equity.copy()
-    benchmark.iloc[[0, 3, 4, -1]] = np.nan
-    baselines = {"late": curve.iloc[20:], "gone": curve.iloc[:1], "first": curve}
-    result = examined(**SMALL, benchmark_equity=benchmark, baselines=baselines)
-    rows = ranked(result)
-    shown = {row["name"]: row["metrics"] for row in rows}
-    assert [row["name"] for row in rows].count("first") == 1
-    assert rows[-1]["name"] == "gone"
-    assert math.isnan(shown["gone"].cagr)
-    assert shown["late"].cagr == metrics(curve.iloc[20:].to_numpy()).cagr
-    assert (shown["first"], shown["QQQ"]) == (result.metrics, result.benchmark_metrics)
-    assert next(row for row in rows if row["name"] == "first")["excess"] == result.relative.excess
-    Page(render(result))
 
 
 def test_sweeps_read_back_from_disk_may_hold_nulls():

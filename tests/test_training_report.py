@@ -188,14 +188,6 @@ def test_the_tree_is_drawn_in_pieces_that_fit_on_a_page():
     assert max(heights) <= 8 * 72 * 1.4  # as high as A4 is, at its width
 
 
-def test_kept_failed_and_open_trials_look_different():
-    states = [{}, {"kept": True}, {"state": "failed", "score": math.nan}, {"state": "open", "score": math.nan}]
-    plain, kept, failed, still = (chart([trial(0, **{"score": 1.0, **state})], "tree").svg for state in states)
-    assert len({plain, kept, failed, still}) == 4
-    assert ">0-0  1.000, kept<" in kept
-    assert ("var(--danger)" in failed, "0-0  failed" in failed, "0-0  open" in still) == (True, True, True)
-
-
 def test_time_at_work_leaves_out_pauses():
     times = [(0.0, 100.0), (50.0, 130.0), (231.0, 300.0), (5000.0, 5100.0)]
     clock = working_time([Placement("a", 1, *each) for each in times[::-1]])
