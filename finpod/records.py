@@ -120,8 +120,7 @@ class Audit:
         """Return the audit that `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         findings = [Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in record["findings"]]
         texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked")}
-        values = {name: value for name, value in record.items() if name != "undated"}  # earlier versions: models held
-        return cls(**{**values, **texts, "findings": tuple(findings)})
+        return cls(**{**record, **texts, "findings": tuple(findings)})
 
     def __str__(self) -> str:
         from finpod.backtesting.sentences import format_audit

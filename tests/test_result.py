@@ -13,7 +13,7 @@ from made_markets import make_market, random_market
 from finpod.backtesting.comparison import compare
 from finpod.backtesting.comparison_text import headings
 from finpod.backtesting.engine import backtest
-from finpod.backtesting.result_io import ADDED, checksums, load_result
+from finpod.backtesting.result_io import checksums, load_result
 from finpod.errors import InputError
 from finpod.records import ResultWarning
 from finpod.result import BacktestResult
@@ -164,18 +164,6 @@ def test_the_checksums_are_those_of_sha256sum(tmp_path):
     for line in lines:
         assert hashlib.sha256((folder / line[66:]).read_bytes()).hexdigest() + "  " == line[:66]
     assert load_result(folder).strategy == "momentum"
-
-
-def test_a_result_without_an_anchor_is_over_equal_weight(tmp_path):
-    """As results were written before they had one."""
-    folder = run(opened=3).save(tmp_path / "run")
-    content = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({name: content[name] for name in content.keys() - ADDED.keys()}))
-    pd.read_csv(folder / "returns.csv").drop(columns="anchor").to_csv(folder / "returns.csv", index=False)
-    (folder / "SHA256SUMS").write_text(checksums(folder))
-    earlier = load_result(folder)
-    assert not earlier.has_own_anchor
-    assert (earlier.anchor, earlier.anchor_every, earlier.opened) == ("equal-weight", 1, 1)
 
 
 def test_a14_after_ruin_everything_is_finite():

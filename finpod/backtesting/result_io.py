@@ -32,16 +32,8 @@ PLAIN = [
     if kind in (str, str | None, bool, int, float, Mapping[str, Any])
 ]
 """Fields of a result that are stored unchanged in result.json."""
-ADDED: dict[str, Any] = {"anchor": "equal-weight", "anchor_every": 1, "opened": 1}
-"""Fields that older results lack, and their values: the anchor was equal weight, rebalanced every session."""
-RECORDS = (
-    "metrics",
-    "benchmark_metrics",
-    "equal_weight_metrics",
-    "relative",
-    "relative_to_equal_weight",
-    "relative_to_anchor",
-)
+RECORDS = ("metrics", "benchmark_metrics", "equal_weight_metrics", "relative", "relative_to_equal_weight",
+           "relative_to_anchor")  # fmt: skip
 """Dataclasses of a result that are written to result.json."""
 DERIVED = ("table", "windows", "cost_sweep", "capacity", "spread", "agent_spread")
 """Mappings of a result that are written to result.json."""
@@ -135,7 +127,7 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
     if wrong := _damage(source):
         raise InputError(f"{source} is damaged: {wrong}; run the backtest again", argument="run")
     try:
-        return _assembled(source, ADDED | content)
+        return _assembled(source, content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{source} is damaged ({_reason(error)}); run the backtest again", argument="run") from error
 
@@ -174,7 +166,7 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
         equity=curves["equity"],
         benchmark_equity=curves["benchmark"],
         equal_weight_equity=curves["equal_weight"],
-        anchor_equity=curves["anchor" if "anchor" in curves else "equal_weight"],
+        anchor_equity=curves["anchor"],
         weights=pd.read_parquet(source / "weights.parquet"),
         trades=trades,
         turnover=curves["turnover"].dropna(),

@@ -82,7 +82,8 @@ class Run:
         equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]
         worth = path.shares.numpy() * window.execution.mark[window.first : window.last + 1].numpy()
         weights = np.divide(worth, equity[:, None], out=np.zeros_like(worth), where=equity[:, None] > 0)
-        events = sorted((*_skipped(window), *_departures(trades), *missed), key=lambda event: event.day)
+        skipped = [Event(f"{window.dates[0]!s:.10}", "skipped")] if window.decision_rows[0] < 0 else []
+        events = sorted((*skipped, *_departures(trades), *missed), key=lambda event: event.day)
         result = BacktestResult(
             **self._settings,
             strategy=label,
@@ -171,12 +172,6 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
     caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
     if weight < 1 or turnover < 2:
         yield ResultWarning("capped", {**caps, "in_cash": int(short.sum())})
-
-
-def _skipped(window: Window) -> Iterator[Event]:
-    """An event if the first decision was skipped because no row precedes the window."""
-    if window.decision_rows[0] < 0:
-        yield Event(f"{window.dates[0]!s:.10}", "skipped")
 
 
 def _departures(trades: pd.DataFrame) -> Iterator[Event]:
