@@ -178,21 +178,16 @@ def test_ranks_put_the_best_first_and_let_equals_share(three):
         assert [three.ranks[name][key] for name in order] == [1, 2, 3]
 
 
-def test_correlation_is_that_of_the_active_returns(three):
-    active = [own.returns.to_numpy() - own.equal_weight_equity.pct_change().dropna() for own in three.runs.values()]
-    np.testing.assert_allclose(three.correlation, np.corrcoef(active), atol=1e-12)
-    equal = run(1)
-    table = compare([replace(equal, strategy="equal", equity=equal.equal_weight_equity), run(2)]).correlation
-    assert table.loc["equal"].isna().all()
-    assert table.loc["s2", "s2"] == pytest.approx(1)
-
-
 def test_rivals_are_shown_once_or_named_after_their_runs(three):
     assert list(three.rivals) == ["QQQ", "equal weight"]
-    bigger = run(2)
+    active = [own.returns.to_numpy() - own.equal_weight_equity.pct_change().dropna() for own in three.runs.values()]
+    np.testing.assert_allclose(three.correlation, np.corrcoef(active), atol=1e-12)
+    bigger, other = run(2), make_result(days=100, seed=9).equal_weight_equity
     curves = {name: getattr(bigger, name) * 7 for name in ("equity", "benchmark_equity", "equal_weight_equity")}
-    assert list(compare([run(1), replace(bigger, **curves)]).rivals) == ["QQQ", "equal weight"]
-    other = make_result(days=100, seed=9).equal_weight_equity
+    equal = replace(run(1), strategy="equal", equity=run(1).equal_weight_equity)
+    found = compare([equal, replace(bigger, **curves)])
+    assert list(found.rivals) == ["QQQ", "equal weight"]
+    assert found.correlation.isna().to_numpy().tolist() == [[True, True], [True, False]]
     found = compare([run(1), run(2), replace(run(3), benchmark="SPY", equal_weight_equity=other)])
     assert list(found.rivals) == ["QQQ (s1, s2)", "SPY (s3)", "equal weight (s1, s2)", "equal weight (s3)"]
     assert [note.code for note in found.notes] == ["several_rivals"]
@@ -203,11 +198,9 @@ def test_a23_a_benchmark_with_gaps_counts_on_its_own_days():
     bars.iloc[[0, 5, 6]] = np.nan
     gappy = run(1, benchmark_equity=bars)
     found = compare([gappy, run(2, benchmark_equity=bars)])
-    assert list(found.rivals) == ["QQQ", "equal weight"]
     assert found.figures["s1"]["excess"] == gappy.relative.excess
     assert found.rival_figures["QQQ"]["days"] == 97
-    none = replace(gappy, benchmark_equity=bars * np.nan)
-    assert math.isnan(compare([none, run(2)]).figures["s1"]["excess"])
+    assert math.isnan(compare([replace(gappy, benchmark_equity=bars * np.nan), run(2)]).figures["s1"]["excess"])
 
 
 @pytest.mark.parametrize(
@@ -290,15 +283,15 @@ def test_what_cannot_be_compared_is_refused_in_one_line(runs, options, value):
 
 
 def test_intraday_runs_go_session_by_session():
-    market = intraday_market()
-    days = list(pd.bdate_range("2024-01-01", periods=30))
-    equal, first = (finpod.backtest(strategy, market) for strategy in ("equal-weight", does(lambda view: np.eye(3)[0])))
-    found = compare([equal, first])
+    market, days = intraday_market(), list(pd.bdate_range("2024-01-01", periods=30))
+    first = does(lambda view: np.eye(3)[0])
+    runs = [finpod.backtest(strategy, market) for strategy in ("equal-weight", first)]
+    found = compare(runs)
     assert list(found.equity.index[1:]) == days
     assert [(note.code, note.data) for note in found.notes] == [("intraday", {"from": "open"})]
-    for name, whole in (("does", first), ("equal-weight", equal)):
+    for name, whole in zip(found.runs, runs, strict=True):
         assert found.figures[name]["total_return"] == pytest.approx(whole.metrics.total_return, rel=1e-12)
         assert found.figures[name]["turnover"] == pytest.approx(whole.table["strategy"]["turnover"])
-    later = compare([equal, finpod.backtest(does(lambda view: np.eye(3)[0]), market, start=days[10])])
+    later = compare([runs[0], finpod.backtest(first, market, start=days[10])])
     assert list(later.equity.index) == days[10:]  # V_0 of the second is no close of the first
     assert later.notes[-1].data == {"from": "close"}

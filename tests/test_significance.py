@@ -11,7 +11,6 @@ from finpod.errors import InputError
 from finpod.measures import metrics
 from finpod.significance import (
     METRICS,
-    Interval,
     _figures,
     _stationary,
     block_length,
@@ -63,12 +62,11 @@ def test_two_values_worked_by_hand():
 
 
 def test_no_length_shows_what_is_not_there():
-    assert minimum_length(TWO_VALUES, 10.0) == math.inf
-    assert minimum_length(-TWO_VALUES) == math.inf
+    assert minimum_length(TWO_VALUES, 10.0) == minimum_length(-TWO_VALUES) == math.inf
     assert math.isnan(minimum_length(np.full(10, 0.01)))
     assert math.isnan(minimum_length(np.zeros(0)))
     for level in (0.4, 1.0, math.nan):
-        with pytest.raises(InputError, match="level is"):
+        with pytest.raises(InputError, match=f"level is {level}"):
             minimum_length(TWO_VALUES, level=level)
 
 
@@ -112,9 +110,6 @@ def test_choosing_among_noise_is_overfitting_half_of_the_time_and_choosing_the_b
     table = np.random.default_rng(6).normal(0, 0.01, (1000, 20))
     table[:, 3] += 0.002
     assert overfitting(table) < 0.01
-    still = np.full((64, 4), 0.001)
-    still[:, 1] = np.random.default_rng(7).normal(-0.01, 0.001, 64)
-    assert overfitting(still, splits=4) == 0.0  # columns that never move rank last
 
 
 def test_too_little_to_choose_from_is_undefined_and_what_cannot_be_is_refused():
@@ -221,9 +216,7 @@ def test_blocks_have_the_mean_length_asked_for_and_all_days_are_drawn_alike():
     assert rows.shape == (20_000, 50)
     follows = (rows[:, 1:] == (rows[:, :-1] + 1) % 50).mean()
     assert follows == pytest.approx(0.8 + 0.2 / 50, abs=0.002)  # a new block may begin where the old one would go on
-    drawn = np.bincount(rows.ravel(), minlength=50) / rows.size
-    assert drawn == pytest.approx(1 / 50, rel=0.03)
-    assert len(np.unique(np.concatenate(list(_stationary(50, 200, 1.0, 0)))[:, 0])) > 40
+    assert np.bincount(rows.ravel(), minlength=50) / rows.size == pytest.approx(1 / 50, rel=0.03)
 
 
 def test_intervals_of_pure_noise_cover_zero_about_as_often_as_they_say():
@@ -259,7 +252,6 @@ def test_what_is_undefined_is_left_out_or_nan():
     assert 0 < found["strategy"]["sharpe"].low <= found["strategy"]["sharpe"].high < math.inf
     assert np.isnan(found["flat"]["sharpe"][:3]).all()
     assert found["flat"]["cagr"] == found["strategy"]["cagr"]
-    assert Interval(-0.1, math.nan, 0.1, 0.95).covers_zero
 
 
 def test_ruin_and_bad_series():

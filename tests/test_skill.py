@@ -161,8 +161,6 @@ def test_what_the_search_measured_is_taken_from_it():
     assert (before["validation_luck"], before["expected_best"]) == (expected_best(12, 0.25), 0.0)
     unknown = evidence(replace(result, search={"sharpe_sd": None, "overfitting": None}))  # as read back from JSON
     assert unknown["trial_sd_source"] == SAMPLING
-    assert unknown["deflated_sharpe"] < found["deflated_sharpe"]
-    assert unknown["deflated_active_sharpe"] == found["deflated_active_sharpe"]
     assert math.isnan(unknown["overfitting"])
 
 
@@ -204,9 +202,7 @@ def test_a_short_history_has_neither_intervals_nor_probabilities():
 def test_a_ruined_account_has_no_intervals():
     equity = np.concatenate([np.linspace(1e6, 0, 100), np.zeros(200)])
     found = evidence(make_result(equity, names=3))
-    assert found["intervals"] == {}
-    assert found["probabilistic_sharpe"] < 0.05
-    assert found["minimum_years"] == math.inf
+    assert (found["intervals"], found["minimum_years"]) == ({}, math.inf)
     rival = make_result(days=299, equal_weight_equity=pd.Series(equity, make_result(days=299).equity.index))
     assert list(evidence(rival)["intervals"]) == ["strategy", BENCHMARK]
 
