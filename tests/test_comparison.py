@@ -267,8 +267,9 @@ def test_every_run_has_a_name_of_its_own(strategies, names, labels):
 @pytest.mark.parametrize(
     ("runs", "options", "value"),
     [
+        ([], {}, "no run"),
         ([run(1)], {}, "one run"),
-        ([run(1), None], {}, "None"),
+        ([run(1), "backtests/first"], {}, "backtests/first"),
         ([run(1), make_result(days=100, start="2030-01-01", strategy="later")], {}, "2030-01-01"),
         ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "no two sessions"),
         ([run(1), run(2, periods_per_year=252 * 6)], {}, "1,512"),

@@ -97,14 +97,6 @@ def test_the_view_shows_the_account_at_the_last_mark_seen(fill):
         np.testing.assert_allclose([held for *_, held in accounts[1:]], 0.15, atol=1e-12)
 
 
-def test_c06_costs_and_turnover_of_three_changes():
-    market = flat_market(20, 50, days=5)
-    result = backtest(scheduled([[1, 0], [0.5, 0.5], [0, 1]]), market, fill="open", cash=1000, costs=Costs(fee_bps=10))
-    assert result.equity.tolist()[1:4] == pytest.approx([999.000999, 998.002996, 997.004993], rel=1e-9)
-    assert result.turnover.sum() == pytest.approx(2.998002, abs=1e-6)
-    assert result.fees == pytest.approx(1000 - result.equity.iloc[-1], rel=1e-9)
-
-
 def test_c08_the_fee_of_the_first_day_counts():
     result = backtest(BuyAndHold(), flat_market(100, days=2), cash=1000, costs=Costs(fee_bps=10))
     assert result.equity.tolist() == pytest.approx([1000, 1000 / 1.001])

@@ -147,7 +147,9 @@ HALVES = np.ones((4, 2)) / 2
     ("wrong", "value"),
     [
         (HALVES[:3], r"\(3, 2\)"),
+        (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
         (np.ones((1, 2, 4, 2)), r"\(1, 2, 4, 2\)"),
+        (HALVES[0], r"\(2,\)"),
         (pd.DataFrame(HALVES, columns=["B", "A"]), "columns"),
         *(
             (pd.DataFrame(HALVES, index, ["A", "B"]), "index")
@@ -167,11 +169,14 @@ def test_what_is_no_strategy_is_refused(wrong, value):
     ("options", "argument", "value"),
     [
         ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
+        ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
         ({"start": "2030-01-01"}, "date", "2030-01-01"),
         ({"start": "soon"}, "start", "soon"),
         ({"cash": 0}, "cash", "0"),
+        ({"cash": NAN}, "cash", "nan"),
         ({"cash": "1e6"}, "cash", "1e6"),
         ({"delisting_return": -1.5}, "delisting_return", "-1.5"),
+        ({"delisting_return": "x"}, "delisting_return", "x"),
         ({"fill": "noon"}, "fill", "noon"),
         ({"risk_free": 5}, "risk_free", "5"),
         ({"costs": 10}, "costs", "10"),

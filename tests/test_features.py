@@ -286,6 +286,7 @@ def infinite(market):
     [
         ("momentum_12_l", InputError, "did you mean momentum_12_1"),
         (["zzz"], InputError, "choose from default"),
+        ([3], InputError, "3"),
         ([], InputError, "empty"),
         (lambda market: market.close, InputError, "<lambda>"),
         (feature("wrong", lambda market: market.close[0]), InputError, r"wrong .*\(6,\)"),

@@ -133,7 +133,9 @@ def alter(**fields):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (forget("result.json"), "holds no backtest result"),
         (write("result.json", "{"), "holds no backtest result"),
+        (write("result.json", "[]"), "holds no backtest result"),
         (write("result.json", '{"format": 3}'), "is damaged: result.json is not what was written"),
         *((change(name), f"is damaged: {name} is not what was written") for name in sorted(FILES - {"run.json"})[2:]),
         *((forget(name), f"is damaged: {name} is missing") for name in sorted(FILES - {"result.json"})),

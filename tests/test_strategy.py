@@ -62,6 +62,7 @@ def test_features_of_the_decision_day_are_computed_once_for_all_rows():
     for row in range(10):
         view = MarketView(market, row, table=table)
         np.testing.assert_array_equal(view.features([counted])[:, 0], changes(market)[row].astype(np.float32))
+    assert table.get(counted)[0] == ("counted",)
     assert len(calls) == 1
     view = MarketView(market, 4)
     np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))

@@ -207,7 +207,6 @@ def _shares_added(result: BacktestResult, kind: str) -> Array:
 
 
 def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
-    """Flag a closet benchmark and a closet equal weight."""
     market, equal = daily.relative, daily.relative_to_equal_weight
     if abs(market.beta - 1) < SAME_BETA and market.tracking_error < SAME_BENCHMARK:
         yield ResultWarning("closet_benchmark", {"beta": market.beta, "tracking_error": market.tracking_error})
