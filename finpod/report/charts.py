@@ -202,10 +202,7 @@ def _months(result: BacktestResult) -> Shown | str:
 
 
 def _quantiles(result: BacktestResult) -> Shown | str:
-    """Return box plots of daily, weekly and monthly returns. Weeks begin on Monday.
-
-    pyfolio has the same plot, but takes longer for it than all other charts take together.
-    """
+    """Return box plots of daily, weekly (from Monday) and monthly returns. pyfolio's own plot is much slower."""
     months = period_returns(result.equity, result.equity.index, "month")[1]
     if len(months) < FEWEST_MONTHS:
         return f"There are fewer than {FEWEST_MONTHS} months of returns."

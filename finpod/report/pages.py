@@ -39,7 +39,7 @@ class Section(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The parts of a page."""
+    """The template, charts and sections of a page."""
 
     template: str  # NAME.html.j2 is the page, _NAME.html.j2 has the macros of its sections
     charts: tuple[Spec, ...]

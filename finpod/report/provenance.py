@@ -22,13 +22,16 @@ LONG_SERIES = 8
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Titles of lists of agents, by key."""
 LABELS = {
+    "alike": "Max correlation",
+    "fresh": "Restart rate",
+    "hold": "Rebalance every",
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
     "left_out": "Features that the data do not provide",
     "dropped": "Features dropped, and the share of training rows on which they are undefined",
     "undefined": "Features, and the share of training rows on which they are undefined",
 }
-"""Labels of keys whose names are not clear enough."""
+"""Labels of keys whose own words are not clear."""
 
 
 class Table(NamedTuple):
@@ -59,7 +62,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
     """Return the figures of each variant alone. The last rows of `spread` are mean, standard deviation and count."""
-    frame = pd.DataFrame(spread).T
+    frame = pd.DataFrame(spread).T.rename({"sd": "standard deviation"})
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
     return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], ("count", *map(count, frame.loc["count"]))])

@@ -30,7 +30,7 @@ TREE, BEST = 200, 100
 ROWS, PODS = 45, 40
 """Most agents in one drawing of the tree, which must fit on a page, and most pods in the chart of pods."""
 PALE = 0.25
-"""Opacity of the lowest score and of the first level."""
+"""Opacity of the lowest score and of the first round."""
 PAUSE = 600
 """Longest time in seconds without a working pod that still counts as working time."""
 
@@ -90,13 +90,13 @@ class Training:
 
     @cached_property
     def slices(self) -> pd.DataFrame:
-        """Slices of training, sorted by start: pod (node and process), level, start and end as Unix times."""
+        """Slices of training, sorted by start: pod (node and process), round, start and end as Unix times."""
         rows = [
             (f"{place.node} {place.pid}", trial.level, place.started, place.ended)
             for trial in self.trials
             for place in trial.places
         ]
-        return pd.DataFrame(rows, columns=["pod", "level", "started", "ended"]).sort_values("started", kind="stable")
+        return pd.DataFrame(rows, columns=["pod", "round", "started", "ended"]).sort_values("started", kind="stable")
 
     @cached_property
     def drawn(self) -> list[Trial]:
@@ -150,7 +150,7 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 
 
 def _tree(run: Training) -> Chart:
-    """Return the tree of agents: a row an agent, levels along the x axis, and a line from each copy to its parent's trial.
+    """Return the tree of agents: a row an agent, rounds along the x axis, and a line from each copy to its parent's trial.
 
     The latest copies of an agent are next to it, so that no line crosses a dot or a name. A new drawing begins before an
     agent that started untrained if its descendants do not fit.
@@ -170,7 +170,7 @@ def _tree(run: Training) -> Chart:
     charts = []
     for place, group in enumerate(groups):
         title = f"Tree of agents, part {place + 1} of {len(groups)}" if len(groups) > 1 else "Tree of agents"
-        alt = f"{len(group)} agents, by the level of experience of their trials. The same tree is below as text."
+        alt = f"{len(group)} agents, by the round of their trials. The same tree is below as text."
         svg = to_svg(_draw_tree(group, strength, levels), f"tree{place}")
         charts.append(Chart(title, alt, svg, wide=True))
     return charts[0]._replace(more=tuple(charts[1:]))
@@ -199,7 +199,7 @@ def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: in
     axes.scatter(x, y, s=36, facecolors=fills, edgecolors=edges, linewidths=widths, zorder=2)
     axes.scatter(crosses[0], crosses[1], s=25, marker="x", color=PALETTE["danger"], linewidths=1.4, zorder=2)
     axes.set_xlim(0.85, levels + max(levels - 1, 1) * 0.22 + 0.15)
-    axes.set_xticks(range(1, levels + 1), [f"level {level}" for level in range(1, levels + 1)] if levels < 9 else None)
+    axes.set_xticks(range(1, levels + 1), [f"round {level}" for level in range(1, levels + 1)] if levels < 9 else None)
     axes.set_yticks([])
     return figure
 
@@ -212,7 +212,7 @@ def _name(branch: Branch) -> str:
 
 
 def _pods(run: Training) -> Chart | str:
-    """Return the pods over time: a row a pod, with slices coloured by level. The last row has a cross for each lost pod."""
+    """Return the pods over time: a row a pod, with slices coloured by round. The last row has a cross for each lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No slice of training has ended yet."
@@ -222,7 +222,7 @@ def _pods(run: Training) -> Chart | str:
     lost = clock.at(times[np.isfinite(times)]) / length
     figure, axes = _rows_figure(len(shown) + bool(len(lost)), 0.2, left=1.15)
     levels, blue = max(trial.level for trial in run.trials), PALETTE["strategy"]
-    for (pod, level), part in run.slices[run.slices["pod"].isin(shown)].groupby(["pod", "level"]):
+    for (pod, level), part in run.slices[run.slices["pod"].isin(shown)].groupby(["pod", "round"]):
         left, right = clock.at(part[["started", "ended"]].to_numpy().T) / length
         width = np.maximum(right - left - 0.002 * total, 0.001 * total)  # leaves a thin gap
         colour, row = (blue, PALE + (1 - PALE) * (level - 1) / max(levels - 1, 1)), shown.index(pod)
