@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from finpod.devices import pick_device
 from finpod.envs.locomotion import NAMES
-from finpod.errors import InputError, did_you_mean
+from finpod.errors import InputError, did_you_mean, require_choice
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -28,13 +28,6 @@ def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -
         if name not in known:
             hint = did_you_mean(name, known, f"choose from {', '.join(known)}")
             raise InputError(f"task {task!r} has no setting {name!r}; {hint}", argument=name)
-
-
-def require_task_name(name: str, more: str = "") -> None:
-    """Raise InputError for an unknown task; `more` names what else is allowed."""
-    if name not in TASKS:
-        hint = did_you_mean(str(name), list(TASKS), f"choose from {', '.join(TASKS)}{more}")
-        raise InputError(f"unknown task {name!r}; {hint}", argument="task")
 
 
 def make_env(
@@ -68,7 +61,7 @@ def make_env(
     `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market,
     arguments of a market for a task without one, a bad seed, and a device that is not available.
     """
-    require_task_name(task)
+    require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}
     options: dict[str, Any] = {"seed": seed, "device": pick_device(device)}
     if task == STOCKS:

@@ -86,7 +86,8 @@ def require_number(name: str, value: Any, low: float, high: float = math.inf, *,
         )
 
 
-def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise InputError unless `value` is one of `choices`."""
+def require_choice(name: str, value: Any, choices: Sequence[str], more: str = "") -> None:
+    """Raise InputError unless `value` is one of `choices`; `more` says what else is allowed."""
     if value not in choices:
-        raise InputError(f"{name} is {value!r}; choose one of {', '.join(choices)}", argument=name)
+        hint = did_you_mean(str(value), choices, f"choose one of {', '.join(choices)}{more}")
+        raise InputError(f"{name} is {value!r}; {hint}", argument=name)

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from finpod.envs.locomotion.environment import LocomotionEnv, describe, make_locomotion
+from finpod.envs.locomotion import mujoco, warp
+from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
 from finpod.envs.locomotion.specs import Spec, spec_of
 from finpod.rl.evaluate import episodes
 from finpod.rl.policy import Policy
@@ -82,8 +83,8 @@ class LocomotionTask(Task):
 
     def spec(self) -> dict[str, Any]:
         """Return everything that scores depend on: variant, sizes, integrator, solver and version of the engine."""
-        spec = self.definition
-        return {"task": self.name, "variant": self.variant, "title": spec.title, **describe(spec, self.device)}
+        spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
+        return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 
 
 def task_of(spec: Mapping[str, Any], threads: int | None = None) -> LocomotionTask:

@@ -14,8 +14,8 @@ from typing import Any, Literal, overload
 from finpod.active import ACTIVE
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
-from finpod.environments import STOCKS, require_task_name
-from finpod.errors import InputError, did_you_mean
+from finpod.environments import STOCKS, TASKS
+from finpod.errors import InputError, require_choice
 from finpod.features.panel import Features, name_of
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
@@ -117,7 +117,7 @@ def train(
     pods, checked = pods or Pods(), Plan.steps if steps is None else steps
     plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=checked)
     if isinstance(task, str) and task != STOCKS:
-        require_task_name(task, ", or give a task of your own")
+        require_choice("task", task, TASKS, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
     out, folder = Path(out), RunFolder.of(Path(out), storage)
     require_free(out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
@@ -147,9 +147,7 @@ def train(
 
 def require_learner(name: str, config: Any = None) -> Any:
     """Return the learner of a name. Raises InputError for an unknown name, and for the config of another learner."""
-    if name not in LEARNERS:
-        hint = did_you_mean(str(name), LEARNERS.keys(), f"choose from {', '.join(LEARNERS)}")
-        raise InputError(f"unknown learner {name!r}; {hint}", argument="learner")
+    require_choice("learner", name, tuple(LEARNERS))
     kind: Any = LEARNERS[name]
     if config is not None and not isinstance(config, kind.Config):
         raise InputError(

@@ -12,7 +12,7 @@ from made_markets import random_market
 import finpod
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.errors import InputError
-from finpod.rl.apg import APG, MOST_KEPT, NETWORKS, OBJECTIVES, APGConfig, Play, ScorerPolicy, ScorerSpec
+from finpod.rl.apg import ADAM, APG, MOST_KEPT, OBJECTIVES, APGConfig, Play, ScorerPolicy, ScorerSpec
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Table
 from finpod.synthetic import simulate_market
@@ -212,7 +212,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing():
 # --- scorers --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ADAM)
 def test_an_untrained_scorer_goes_half_the_way_to_equal_weight_and_scores_follow_the_names(network):
     policy = ScorerPolicy(ScorerSpec(features=3, network=network, hidden=4), torch.Generator().manual_seed(0))
     among, values = torch.tensor([[True, True, True, False, False]]), torch.randn(1, 5, 3)

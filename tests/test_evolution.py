@@ -10,7 +10,7 @@ from made_agents import CONFIG, space_of
 from made_tournaments import FEATURES, UPDATE, Made, driver_of, plan_of
 
 from finpod.errors import FinpodError
-from finpod.rl.ppo import BOUNDS, PPOConfig
+from finpod.rl.ppo import PPO, PPOConfig
 from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
 from finpod.tournament.evolution import FEWEST, EvolutionConfig, Evolver, vary
@@ -158,7 +158,7 @@ def test_a_round_is_a_function_of_the_seed_and_the_board():
 def test_fresh_agents_draw_every_setting_within_its_bounds():
     made = evolver(config=CONFIG)
     fresh = [made.fresh(i, np.random.default_rng(i)) for i in range(400)]
-    for name, (low, high) in BOUNDS.items():
+    for name, (low, high) in PPO.bounds.items():
         values = np.array([getattr(one.config, name) for one in fresh])
         assert low <= values.min() < values.max() <= high
         middle = 1 - math.sqrt((1 - low) * (1 - high)) if name in ("gamma", "gae_lambda") else math.sqrt(low * high)
@@ -172,7 +172,9 @@ def test_fresh_agents_draw_every_setting_within_its_bounds():
     for one in fresh:
         chosen = one.task["features"]
         assert list(chosen) == [name for name in FEATURES if name in chosen]  # in the panel's order, once
-        assert replace(one.config, **{name: getattr(CONFIG, name) for name in BOUNDS}) == CONFIG  # the rest is as asked
+        assert (
+            replace(one.config, **{name: getattr(CONFIG, name) for name in PPO.bounds}) == CONFIG
+        )  # the rest is as asked
 
 
 def test_few_features_are_all_observed_and_without_structure_the_network_stays():
@@ -200,14 +202,14 @@ def test_a_copy_keeps_what_would_change_its_network():
 def test_a_variation_changes_every_bounded_setting_by_a_factor_within_its_bounds():
     random, config, seen = np.random.default_rng(0), PPOConfig(), set()
     for _ in range(100):
-        moved = vary(config, BOUNDS, random)
+        moved = vary(config, PPO.bounds, random)
         seen.add(round(moved.learning_rate / config.learning_rate, 6))
         assert moved.gamma in (pytest.approx(1 - 0.1 * 0.8), pytest.approx(1 - 0.1 * 1.25))  # its distance from 1
-        assert replace(moved, **{name: getattr(config, name) for name in BOUNDS}) == config
+        assert replace(moved, **{name: getattr(config, name) for name in PPO.bounds}) == config
     assert seen == {0.8, 1.25}
     for _ in range(40):
-        config = vary(config, BOUNDS, random)
-        assert all(low <= getattr(config, name) <= high for name, (low, high) in BOUNDS.items())
+        config = vary(config, PPO.bounds, random)
+        assert all(low <= getattr(config, name) <= high for name, (low, high) in PPO.bounds.items())
 
 
 # --- without rounds

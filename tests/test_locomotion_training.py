@@ -71,7 +71,7 @@ def test_a_tournament_stops_and_goes_on_by_its_name_and_in_its_variant():
 
 
 @pytest.mark.parametrize(("line", "told"), [
-    ("train hoper", "unknown task 'hoper'; did you mean hopper?"),
+    ("train hoper", "'hoper'; did you mean hopper?"),
     ("train ant --market sample", "--market"),
     ("train ant --validation 2019-01-02:2019-12-31", "--validation"),
     ("train hopper --variant full", "hopper has no variant 'full'; choose one of standard, fast"),

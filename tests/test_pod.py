@@ -18,7 +18,7 @@ from made_agents import (
 from made_markets import random_market
 
 import finpod
-from finpod.rl.ppo import BOUNDS
+from finpod.rl.ppo import PPO
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod
@@ -72,7 +72,7 @@ class Always:
 
 @pytest.mark.parametrize("anneal", [False, True])
 def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anneal):
-    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), BOUNDS, Always(0.8))
+    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), PPO.bounds, Always(0.8))
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
     child = Pod(setup, settings(seed=5, config=config), replace(donor, env={}))

@@ -14,9 +14,9 @@ from typer import Argument, Option
 from finpod.cli import console, options, outputs, settings
 from finpod.cli.leaderboard import TOP, show_trials
 from finpod.cli.settings import CAPS, PODS, TRADING, needed, refuse_others, spelled
-from finpod.environments import STOCKS, TASKS, require_task_name
+from finpod.environments import STOCKS, TASKS
 from finpod.envs.locomotion import NAMES
-from finpod.errors import InputError
+from finpod.errors import InputError, require_choice
 from finpod.files import ENSEMBLE, TRAINED, require_free
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     if resume and fork:
         raise InputError("--resume continues a run and --fork a copy of one; give one of them")
     if ".py" not in values["task"]:
-        require_task_name(values["task"], ", or give FILE.py:CLASS")
+        require_choice("task", values["task"], TASKS, ", or give FILE.py:CLASS")
     if "task" in typed or not (resume or fork):  # otherwise the log names the task
         refuse_others(values["task"], typed)
     whole = all(values[name] is not None for name in needed(values))

@@ -1,6 +1,6 @@
 """Reinforcement learning: policies, rollouts and learners, for any task."""
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ class Learner(Protocol):
     Config: Any
     """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. `network`, if it
     has one, is passed to the task, which builds the policy."""
-    bounds: Any
+    bounds: ClassVar[Any]
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
     """True if the learner needs differentiable environments; their environments do not share rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from finpod.rl.policy import MOST_KEPT, AccountPolicy, AccountSpec, Policy, line
 from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Table
 
-NETWORKS = ("linear", "mlp")
 TAIL = 0.1
 """Share of environments in the tail of the objective 'cvar'."""
 LEAST = 1e-12
@@ -177,7 +176,7 @@ class APGConfig:
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, tuple(OBJECTIVES))
-        require_choice("network", self.network, NETWORKS)
+        require_choice("network", self.network, tuple(ADAM))
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", ADAM[self.network][0])
         require_number("num_steps", self.num_steps, 1, whole=True)
@@ -186,15 +185,11 @@ class APGConfig:
             require_number(name, getattr(self, name), 0)
 
 
-BOUNDS = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
-"""Settings that a search may vary, with lowest and highest value."""
-
-
 class APG:
     """Learner whose `update` takes one gradient step on the `Play` that `collect` returned."""
 
     Config = APGConfig
-    bounds = BOUNDS
+    bounds: ClassVar = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
     needs_gradient = True
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,15 +65,16 @@ class PPOConfig:
             require_number(name, getattr(self, name), 0, 1)
 
 
-BOUNDS = {"learning_rate": (1e-4, 3e-3), "gamma": (0.5, 0.99), "gae_lambda": (0.5, 0.99), "clip_coef": (0.1, 0.4)}
-"""Settings that a search may vary, with lowest and highest value."""
-
-
 class PPO:
     """Learner whose `update` trains the policy on the rollout that `collect` returned."""
 
     Config = PPOConfig
-    bounds = BOUNDS
+    bounds: ClassVar = {
+        "learning_rate": (1e-4, 3e-3),
+        "gamma": (0.5, 0.99),
+        "gae_lambda": (0.5, 0.99),
+        "clip_coef": (0.1, 0.4),
+    }
     needs_gradient = False
 
     def __init__(

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError, did_you_mean
+from finpod.errors import InputError, require_choice
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData, column_of
 from finpod.measures import Array
@@ -66,9 +66,8 @@ def require_anchor(name: object) -> None:
     """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, one of the user's columns."""
     if column_of(name) == "":
         raise InputError(f"anchor {PREFIX} needs the name of a column, as {PREFIX}size", argument="anchor")
-    if not (isinstance(name, str) and (name in ANCHORS or column_of(name))):
-        hint = did_you_mean(str(name), list(ANCHORS), f"choose from {', '.join(ANCHORS)} and {PREFIX}COLUMN")
-        raise InputError(f"unknown anchor {name!r}; {hint}", argument="anchor")
+    if not column_of(name):
+        require_choice("anchor", name, tuple(ANCHORS), f" and {PREFIX}COLUMN")
 
 
 def anchor_weights(
@@ -146,14 +145,11 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 
 def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
     """Return the frame with its columns in the market's order. Raises InputError naming a date or ticker that differs."""
-    days, odd = dates_of(frame, "the anchor"), sorted(map(str, set(frame.columns) ^ set(market.tickers)))
-    shared = 0 if days is None else min(len(days), len(market.dates))
-    fault = "" if shared else "the index of the anchor does not hold dates"
+    days = dates_of(frame, "the anchor")
+    if days is None:
+        raise InputError("the index of the anchor does not hold dates; give a frame with dates", argument="anchor")
+    odd = set(frame.columns) ^ set(market.tickers) or {f"{day!s:.16}" for day in np.setxor1d(days, market.dates)}
     if odd:
-        fault = f"{odd[0]} is only in the anchor or only in the market"
-    elif days is not None and (other := days[:shared] != market.dates[:shared]).any():
-        row = int(other.argmax())
-        fault = f"row {row} of the anchor is {days[row]!s:.16}, and that of the market {market.dates[row]!s:.16}"
-    if fault:
-        raise InputError(f"{fault}; give a frame with the market's dates and tickers", argument="anchor")
+        text = f"{min(map(str, odd))} is only in the anchor or only in the market"
+        raise InputError(f"{text}; give a frame with the market's dates and tickers", argument="anchor")
     return frame[list(market.tickers)]

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.envs.locomotion import mujoco, warp
 from finpod.envs.locomotion.mujoco import BatchPhysics, Physics
 from finpod.envs.locomotion.specs import TIME_LIMIT, Spec, spec_of
 from finpod.envs.locomotion.warp import WarpPhysics
@@ -153,11 +152,3 @@ def make_locomotion(
     on_cpu = torch.device(device).type == "cpu"
     physics = BatchPhysics(spec, num_envs, threads) if on_cpu else WarpPhysics(spec, num_envs, device)
     return LocomotionEnv(spec, physics, seed, max_failures, action_scale)
-
-
-def describe(spec: Spec, device: torch.device | str) -> dict[str, str]:
-    """Return engine, integrator and solver of the environments of a task on a device.
-
-    Raises InputError for an engine that is not installed.
-    """
-    return mujoco.describe(spec) if torch.device(device).type == "cpu" else warp.describe(spec)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError, did_you_mean
+from finpod.errors import InputError, require_choice
 
 State = Mapping[str, Tensor]
 TIME_LIMIT = 1000
@@ -66,16 +66,13 @@ def always(state: State) -> Tensor:
     return torch.ones_like(state["qpos"][:, 0], dtype=torch.bool)
 
 
-def ant_healthy(state: State) -> Tensor:
-    """Return a bool mask [W] of worlds whose torso is between 0.2 m and 1 m high."""
-    height = state["qpos"][:, 2]
-    return (height >= 0.2) & (height <= 1.0)
+def upright(low: float, high: float) -> Callable[[State], Tensor]:
+    """Return a function state -> bool mask [W] of worlds whose torso is from `low` to `high` metres high."""
 
+    def healthy(state: State) -> Tensor:
+        return (state["qpos"][:, 2] >= low) & (state["qpos"][:, 2] <= high)
 
-def humanoid_healthy(state: State) -> Tensor:
-    """Return a bool mask [W] of worlds whose torso is between 1 m and 2 m high."""
-    height = state["qpos"][:, 2]
-    return (height > 1.0) & (height < 2.0)
+    return healthy
 
 
 def hopper_healthy(state: State) -> Tensor:
@@ -184,7 +181,7 @@ SPECS: dict[str, Spec] = {
     ),
     "ant": Spec(
         gym_id="Ant-v5", gym_options=NO_FORCES, model="ant.xml", frame_skip=5, num_inputs=27, num_actions=8,
-        reads=("xpos",), observe=joints(2), position=torso, healthy=ant_healthy,
+        reads=("xpos",), observe=joints(2), position=torso, healthy=upright(0.2, 1.0),
         control_weight=0.5, healthy_reward=1.0, qpos_noise=0.1, qvel_noise=0.1, qvel_normal=True,
         steps=3_000_000, ppo={"learning_rate": 3e-4}, contacts=(5, 23),
     ),
@@ -192,7 +189,7 @@ SPECS: dict[str, Spec] = {
         gym_id="Humanoid-v5", gym_options=NO_FORCES, model="humanoid.xml", frame_skip=5,
         num_inputs=270, num_actions=17, action_limit=0.4,
         reads=("cinert", "cvel", "qfrc_actuator", "xipos", "body_mass"),
-        observe=humanoid, position=mass_centre, healthy=humanoid_healthy,
+        observe=humanoid, position=mass_centre, healthy=upright(1.0, 2.0),
         forward_weight=1.25, control_weight=0.1, healthy_reward=5.0, qpos_noise=0.01, qvel_noise=0.01,
         ppo={"learning_rate": 2e-4}, contacts=(9, 33),
     ),
@@ -210,8 +207,7 @@ EULER = ("halfcheetah",)
 
 def spec_of(name: str, variant: str = "standard") -> Spec:
     """Return a variant of a task. Raises InputError for an unknown name or a variant that the task does not have."""
-    if name not in SPECS:
-        raise InputError(f"unknown task {name!r}; {did_you_mean(name, SPECS, ', '.join(SPECS))}", argument="task")
+    require_choice("task", name, tuple(SPECS))
     spec = SPECS[name]
     offered = ["standard"] + ["full"] * (name in FULL) + ["fast"] * (name not in EULER)
     if variant not in offered:
