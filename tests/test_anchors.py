@@ -171,7 +171,7 @@ def test_the_environment_takes_ready_weights_but_for_those_that_cannot_be(market
 def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
     given, days = random_anchor(market), pd.DatetimeIndex(market.dates)
     frame = pd.DataFrame(given, days, list(market.tickers))
-    np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]][::-1])[0].extra["anchor"], frame)
+    np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
     for wrong, told in (
         (frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1))), f"{days[50]:%Y-%m-%d}"),
         (frame[:-1], f"{days[-1]:%Y-%m-%d}"),

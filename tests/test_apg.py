@@ -134,11 +134,10 @@ def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
 
 def test_the_smooth_cost_is_close_below_the_exact_one_and_has_no_kink():
     price, cash, shares = torch.full((2,), 10.0).double(), torch.tensor(500.0).double(), torch.full((2,), 25.0).double()
-    yes = torch.ones(2, dtype=torch.bool)
+    yes, costs = torch.ones(2, dtype=torch.bool), Costs(fee_bps=100)
 
     def paid(size, smooth):
-        orders = torch.stack([size, torch.zeros_like(size)])
-        return settle(cash, shares, orders, price, yes, yes, Costs(fee_bps=100), smooth=smooth).cost
+        return settle(cash, shares, size * torch.eye(2).double()[0], price, yes, yes, costs, smooth=smooth).cost
 
     for size in (-5.0, -0.01, 0.0, 0.01, 5.0):
         order = torch.tensor(size).double().requires_grad_()

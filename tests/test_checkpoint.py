@@ -33,13 +33,11 @@ def saved(checkpoint, tmp_path):
 
 
 def refusal(path):
-    """The error of a file that is no checkpoint: one line that names it."""
+    """Assert that a file that is no checkpoint gives an error of one line that names it."""
     with pytest.raises(CheckpointError) as raised:
         Checkpoint.load(path)
-    text = str(raised.value)
-    assert "\n" not in text
-    assert str(path) in text
-    return text
+    assert "\n" not in str(raised.value)
+    assert str(path) in str(raised.value)
 
 
 def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(checkpoint, saved):
@@ -82,11 +80,9 @@ def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line(saved):
     for content in foreign + [whole[:length] for length in np.linspace(1, len(whole) - 1, 40).astype(int)]:
         saved.write_bytes(content)
         refusal(saved)
-    for content in ({"state_dict": {"w": torch.ones(2)}}, [1, 2, 3]):
+    for content in ({"state_dict": {"w": torch.ones(2)}}, [1, 2, 3], {"format": FORMAT, "seed": 1}):
         torch.save(content, saved)
-        assert FORMAT in refusal(saved)
-    torch.save({"format": FORMAT, "seed": 1}, saved)
-    refusal(saved)
+        refusal(saved)
     for _ in range(100):
         damaged = np.frombuffer(whole, np.uint8).copy()
         damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
