@@ -203,7 +203,9 @@ def driver_of(
         if watch is not None:
             watch(status)
 
-    log = open_log(store, {**header_of(plan), **header}, {}, say)
+    log, changes = open_log(store, {**header_of(plan), **header}, {})
+    for change in changes:
+        say(change)
     evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
     return Scheduler(plan, evolver, log, engine, update=update, watch=look)
 

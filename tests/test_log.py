@@ -123,9 +123,9 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
     assert store.read(NAME) == before
 
 
-@pytest.mark.parametrize("record", [("draw", {"jobs": [{}]}), ("begin", {"header": {"format": "other 9"}})])
+@pytest.mark.parametrize("record", [{"kind": "draw", "jobs": [{}]}, {"kind": "begin", "header": {"format": "other 9"}}])
 def test_a_foreign_log_is_named(store, record):
-    TrialLog(store).append(record[0], **record[1])
+    store.append(NAME, line_of({"n": 0, **record}))
     with pytest.raises(CheckpointError, match=f"line 1 of .*{NAME} is not of this version"):
         TrialLog(store)
 

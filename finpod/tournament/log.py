@@ -38,7 +38,7 @@ class TrialLog:
         self.origin: Mapping[str, Any] = {}
         """The entry `run` beside it, see `RunEntry`."""
         self.board = Leaderboard(run)
-        """Its trials. `append` does not update it."""
+        """Its trials."""
         self.end = ""
         """Stop rule that ended it; empty while it is unfinished."""
         self.notes: list[str] = []
@@ -76,8 +76,8 @@ class TrialLog:
         else:
             self.board.take(record)
 
-    def append(self, kind: str, **values: Any) -> dict[str, Any]:
-        """Write a record to disk and return it. Raises InputError if it cannot be written."""
+    def append(self, kind: str, **values: Any) -> None:
+        """Write a record to disk, then apply it as if it had been read. Raises InputError if it cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
         if self.torn:  # remove the last line; at a URL it is the last part
@@ -85,8 +85,8 @@ class TrialLog:
             self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
             self.torn = False
         self.store.append(self.name, f"{zlib.crc32(text.encode()):08x} {text}\n".encode())
+        self._take(record)
         self.count += 1
-        return record
 
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -225,30 +225,30 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
 
 
 def open_log(
-    store: Store, header: dict[str, Any], origin: Mapping[str, Any], say: Callable[[str], None], *, forked: bool = False
-) -> TrialLog:
-    """Return the log of a tournament; its last record 'begin' has `header` and `origin`, the entry `run` (see `RunEntry`).
+    store: Store, header: Mapping[str, Any], origin: Mapping[str, Any], *, forked: bool = False
+) -> tuple[TrialLog, list[str]]:
+    """Return the log of a tournament, and the settings that have changed since it was last open, as sentences.
 
-    Raises InputError for a setting that differs from the log's header and may not, see `refuse_changes`.
+    Its last record 'begin' has `header` and `origin`, the entry `run` (see `RunEntry`). Raises InputError for a setting that
+    differs from the log's header and may not, see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
-    entry: dict[str, Any] = _plain(dict(origin))
+    known, header, entry = len(log.notes), _plain(header), _plain(origin)
     if log.header:
-        changed = differences(completed(log.header), completed(_plain(header)))
+        changed = differences(completed(log.header), completed(header))
         refuse_changes(changed, store.where, forked)
         kept = ("market", "asked")  # entries that a driver may leave as they were
         entry |= {name: log.origin[name] for name in kept if log.origin.get(name) and not entry.get(name)}
-        if changed:
-            say("settings changed: " + "; ".join(f"{name} {old!r} -> {new!r}" for name, old, new in changed[:5]))
-        elif entry == log.origin:
-            return log
+        if not changed and entry == log.origin:
+            return log, []
     log.append("begin", header=header, run=entry)
-    return log
+    return log, log.notes[known:]
 
 
-def _plain(value: Any) -> Any:
-    """The value as a log returns it."""
-    return json.loads(to_json_line(value))
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as a log returns them."""
+    plain: dict[str, Any] = json.loads(to_json_line(dict(values)))
+    return plain
 
 
 def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: bool) -> None:

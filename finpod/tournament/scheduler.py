@@ -125,7 +125,6 @@ class Scheduler:
         return self.board.trials[-1]
 
     def _log_draws(self, trials: list[Trial]) -> None:
-        self.board.trials.extend(trials)
         self.log.append("draw", jobs=[trial.to_record() for trial in trials], seen=len(self.board.log))
 
     def _pump(self, source: Callable[[], Trial | None]) -> None:
@@ -214,8 +213,8 @@ class Scheduler:
         self.status.remark = f"agent {trial.agent} is out: {reason}"
 
     def _log(self, trial: Trial, kind: str, **values: object) -> None:
-        """Write a record of a trial to disk, then update the board."""
-        self.board.take(self.log.append(kind, trial=trial.number, **values))
+        """Log a record of a trial."""
+        self.log.append(kind, trial=trial.number, **values)
 
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that keeps the trial of this number from beginning; None if no rule does.

@@ -48,11 +48,12 @@ def run(
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
-            store, first = Store(f"{folder.where}/seed-{setup.plan.seed}"), [] if number else [*remarks]
-            log = open_log(store, setup.header(), origin, first.append, forked=how["fork"] is not None)
+            store = Store(f"{folder.where}/seed-{setup.plan.seed}")
+            log, changes = open_log(store, setup.header(), origin, forked=how["fork"] is not None)
             prefix = f"seed {setup.plan.seed}, " if len(setups) > 1 else ""
             part = part_of(progress, number, len(setups), prefix)
-            scheduler = tournament(setup, part, log, executor, watch, first)
+            remark = "; ".join([*([] if number else remarks), *changes])
+            scheduler = tournament(setup, log, executor, part, watch, remark)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
         executor.close()  # before `finish`: a Ray that ends would end this process
         logs = {f"log-{seed}.jsonl": folder.store.read(name) for name, seed in begun_logs(folder.store).items()}
@@ -60,14 +61,9 @@ def run(
 
 
 def tournament(
-    setup: TournamentSetup,
-    progress: Progress,
-    log: TrialLog,
-    executor: Executor,
-    watch: Watch | None = None,
-    remarks: Sequence[str] = (),
+    setup: TournamentSetup, log: TrialLog, executor: Executor, progress: Progress, watch: Watch | None, remark: str
 ) -> Scheduler:
-    """Run one tournament, continued from its log, to its end. `watch` receives the `remarks` first.
+    """Run one tournament, continued from its log, to its end. `watch` receives the `remark` first.
 
     Raises FinpodError if all agents failed.
     """
@@ -75,15 +71,16 @@ def tournament(
 
     def look(status: Status) -> None:
         done = len(status.board.log)
+        share = min(done / most, 1.0)
         if status.remark and watch is None:
-            progress(status.remark, min(done / most, 1.0))
+            progress(status.remark, share)
         if status.running:
-            progress(f"trial {done + 1} of {most}", min(done / most, 1.0))
+            progress(f"trial {done + 1} of {most}", share)
         if watch is not None:
             watch(status)
 
     scheduler = Scheduler(setup.plan, setup.evolver(), log, executor, update=setup.update, watch=look)
-    scheduler.status.remark = "; ".join(filter(None, [*remarks, scheduler.status.remark]))
+    scheduler.status.remark = remark
     board = scheduler.run()
     if board.log and all(trial.state == "failed" for trial in board.log):
         raise FinpodError(f"every agent failed, the last with: {board.log[-1].reason}")
