@@ -65,23 +65,3 @@ def test_a_check_trains_nothing(monkeypatch):
     assert (ended.code, json.loads(ended.out)["segments"], Path("strategies").exists()) == (0, 2, False)
     short = run(LINE.replace("--test 60", "--test 5"), SIZE, "--check")
     assert (short.code, "5y" in short.err) == (0, True)
-
-
-def test_an_interrupted_run_is_resumed(monkeypatch):
-    train, calls = retraining.train_ensemble, []
-
-    def interrupted(**arguments):
-        calls.append(arguments["out"].name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return train(**arguments)
-
-    monkeypatch.setattr(retraining, "train_ensemble", interrupted)
-    assert run(LINE, SIZE, "--no-report").code == 130
-    assert [path.name for path in Path("strategies").iterdir()] == ["wf.unfinished"]
-    assert not Path("backtests").exists()
-    error = run(LINE, SIZE, "--no-report").error
-    assert all(part in error for part in ("strategies/wf.unfinished", "--resume", "--overwrite"))
-    assert "5 and is 4" in run(LINE, SIZE, "--no-report --resume --rebalance-every 4").error
-    assert run(LINE, SIZE, "--no-report --resume").code == 0
-    assert calls == ["segment-2010-09-15", "segment-2010-12-08", "segment-2010-12-08"]

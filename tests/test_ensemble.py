@@ -100,13 +100,6 @@ def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
     assert result.equity.nunique() > 10
 
 
-def test_c25_two_backtests_are_identical(market, ensemble):
-    first, again = (run(ensemble, market) for _ in range(2))
-    assert first.to_json() == again.to_json()
-    assert first.trades.equals(again.trades)
-    assert len(first.trades)
-
-
 def test_it_decides_as_often_as_it_was_trained_to(market, ensemble):
     assert ensemble.every == 2
     result = run(ensemble, market)

@@ -42,16 +42,6 @@ def of(history, number, seed=0):
     return history.of(seed).logs[0].board.trials[number]
 
 
-def test_the_run_is_told_whole(history, folder):
-    assert (history.name, history.where, history.finished, history.notes) == ("six", str(folder), True, ())
-    assert [log.board.run for log in history.logs] == [0, 1]
-    assert len(history.trials) == 36
-    assert all(log.end == "all trials done" for log in history.logs)
-    assert history.logs[1].header["plan"]["seed"] == 1
-    assert [one.number for one in history.logs[0].board.trials] == list(range(18))
-    assert {one.state for one in history.trials} == {"ended", "failed"}
-
-
 def test_a_trial_is_told_whole(history):
     first = of(history, 0)
     assert (first.run, first.agent, first.parent, first.source, first.level) == (0, "0-0", None, None, 1)

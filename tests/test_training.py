@@ -273,14 +273,6 @@ def test_settings_from_numpy_are_as_good_as_plain_ones(market, tmp_path):
     ).read_text()
 
 
-def test_a_market_with_closes_alone_trains_and_names_what_is_left_out(market, tmp_path):
-    close_only = replace(market, open=None)
-    trained = tiny_train(close_only, tmp_path / "tiny", features=["return_5", "volume_shock_5", "intraday_return_21"])
-    assert trained.provenance["fill"] == "close"
-    assert trained.provenance["features"] == ["return_5"]
-    assert trained.provenance["left_out"] == ["volume_shock_5", "intraday_return_21"]
-
-
 @pytest.mark.parametrize("hold", [1, 5])
 def test_the_discount_is_stated_a_session(market, hold):
     days = market.dates
