@@ -197,6 +197,7 @@ def test_make_env_passes_everything_on(market):
     ("stocks", {"device": "gpu"}, "'gpu'"),
     ("stocks", {"hold": 0}, "hold is 0"),
     ("stocks", {"start_groups": 3}, "start_groups is 3"),
+    ("stocks", {"action": "shares", "max_weight": 0.5}, "max_weight"),
     ("stocks", {"action": "orders"}, "'orders'"),
     ("stocks", {"fill": "noon"}, "'noon'"),
     ("stocks", {"start": "2030-01-01"}, "2030"),

@@ -55,7 +55,7 @@ class MarketEnv:
         self._bad = torch.full((3,), -1, dtype=torch.int64, device=self.device)
         self._clock = 0
         if compile:
-            for name in ("_trade", "_strike"):
+            for name in ("_trade", "_mark_accounts"):
                 setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
         self.reset()
 
@@ -118,7 +118,7 @@ class MarketEnv:
         config = self.config
         action = action.unflatten(0, self._shape)
         account, notional, good = self._trade(action, self._rows, self.account, smooth)
-        self._remember(action, good)
+        self._record_bad(action, good)
         seen = account
         for _ in range(config.hold):
             seen = account
@@ -127,7 +127,7 @@ class MarketEnv:
                 account = self.execution.carry(account, self._rows, config.delisting_return)
             self._rows = self._rows + 1
         self.account, self.seen = account, seen if self.execution.lag else account
-        self.equity, reward, ruined, state = self._strike(self._rows, self.account, self.seen, self.equity)
+        self.equity, reward, ruined, state = self._mark_accounts(self._rows, self.account, self.seen, self.equity)
         self._decisions = self._decisions + 1
         self._clock += 1
         final = self._observation(state)
@@ -201,7 +201,7 @@ class MarketEnv:
         fill = execution.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
         return Account(fill.cash, fill.shares), fill.notional, good
 
-    def _strike(
+    def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return equity at the close of `rows`, reward since equity `before`, ruin, and the observed state."""
@@ -215,7 +215,7 @@ class MarketEnv:
             state = state_of(account.cash, worth, equity)
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
-    def _remember(self, action: Tensor, good: Tensor) -> None:
+    def _record_bad(self, action: Tensor, good: Tensor) -> None:
         """Record, on the device, environment, step and column of the first bad action."""
         env = (~good).flatten().to(torch.uint8).argmax()
         row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing with a tensor would synchronise

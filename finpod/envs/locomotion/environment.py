@@ -62,7 +62,7 @@ class LocomotionEnv:
         """Apply actions [W, A] to the motors for `frame_skip` physics steps, and return the step."""
         spec, state = self.spec, self.physics.state
         good = (action.abs() < HUGE).all(-1)
-        self._remember(good)
+        self._record_bad(good)
         action = self.action_scale * action.to(state["ctrl"].dtype).where(good.unsqueeze(-1), 0.0)
         state["ctrl"].copy_(action)
         failed = self.physics.step()
@@ -131,7 +131,7 @@ class LocomotionEnv:
             qvel = uniform(state["qvel"], spec.qvel_noise)
         self.physics.reset(mask, qpos, qvel)
 
-    def _remember(self, good: Tensor) -> None:
+    def _record_bad(self, good: Tensor) -> None:
         """Record environment and step of the first action that was not finite, without reading from the device."""
         bad = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)

@@ -100,18 +100,17 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS, patience: float
         np.save(folder / offscreen.POSITIONS, shown)
         for environment in _environments():
             command = [sys.executable, "-P", offscreen.__file__, name, str(WIDTH), str(HEIGHT)]
+            options: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "check": False}
             try:
-                ended = subprocess.run(command, env=environment, cwd=name, capture_output=True, text=True,
-                                       errors="replace", timeout=patience, check=False)  # fmt: skip
+                ended = subprocess.run(command, env=environment, cwd=name, timeout=patience, **options)
             except subprocess.TimeoutExpired as error:
                 raise InputError(f"drawing {len(shown)} frames took longer than {patience:g} s") from error
             if ended.returncode == 0:
                 return Film(np.load(folder / offscreen.FRAMES), stride * episode.step)
             lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
             reason = shorten(lines[-1], 120, placeholder="...")
-    backend = os.environ.get("MUJOCO_GL")
-    where = f"with MUJOCO_GL={backend}" if backend else "here: neither EGL nor OSMesa works"
-    raise InputError(f"MuJoCo cannot draw {where} ({reason}); {'unset MUJOCO_GL, or ' if backend else ''}{INSTALL}")
+    backend = os.environ.get("MUJOCO_GL", "egl and osmesa")
+    raise InputError(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({reason}); {INSTALL}, and unset MUJOCO_GL")
 
 
 def png(film: Film) -> bytes:
@@ -152,12 +151,13 @@ def _pillow() -> Any:
 
 
 def _save_model(spec: Spec, path: Path) -> None:
+    """Save the model with an endless floor, as agents run far. The pattern of the floor keeps its size."""
     model = load_model(spec)
     import mujoco
 
     floors = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
     for size, material in zip(model.geom_size[floors], model.geom_matid[floors], strict=True):
-        if material >= 0:  # agents run far: an endless floor, its pattern of unchanged size
+        if material >= 0:
             model.mat_texrepeat[material] /= 2 * size[:2]
             model.mat_texuniform[material] = True
     model.geom_size[floors, :2] = 0
