@@ -60,35 +60,28 @@ CALIBRATED: dict[tuple[int, int], Calibration] = {
 each mean ratio is within 0.04 of its target."""
 
 
-class Draws(NamedTuple):
-    """Random part of the returns of markets. The dimensions `...` are those of the markets, if there are several."""
-
-    beta: Array
-    """[..., N] betas of the assets."""
-    factor: Array
-    """[T, ...] returns of the market factor."""
-    noise: Array
-    """[T, ..., N] standard normal noise of the assets."""
-
-
-def draw(random: np.random.Generator, names: int, days: int, markets: tuple[int, ...] = ()) -> Draws:
-    """Return the random part of the returns of markets of shape `markets`."""
+def random_returns(
+    random: np.random.Generator,
+    names: int,
+    days: int,
+    signal: float,
+    lookback: int,
+    *,
+    beta_premium: float = 0.0,
+    markets: tuple[int, ...] = (),
+) -> Array:
+    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`; those of the first day are zero."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
-    return Draws(beta, factor, random.normal(0.0, 1.0, (days, *markets, names)))
-
-
-def returns_of(draws: Draws, signal: float, lookback: int, beta_premium: float = 0.0) -> Array:
-    """Return the simple returns [T, ..., N] of the model; those of the first day are zero."""
-    common = MARKET_DRIFT * (1 + beta_premium * (draws.beta - 1)) + draws.beta * draws.factor[..., None]
-    returns = np.zeros_like(draws.noise)
-    wealth = np.zeros_like(draws.noise)
-    noise = np.sqrt(1 - signal**2) * draws.noise
+    noise = random.normal(0.0, 1.0, (days, *markets, names))
+    common = MARKET_DRIFT * (1 + beta_premium * (beta - 1)) + beta * factor[..., None]
+    returns, wealth = np.zeros_like(noise), np.zeros_like(noise)
+    rest = np.sqrt(1 - signal**2) * noise
     for day in range(1, len(returns)):
-        shock = draws.noise[day]
+        shock = noise[day]
         if day > lookback:
             past = np.exp(wealth[day - 1] - wealth[day - 1 - lookback])
-            shock = signal * z_scored(past) + noise[day]
+            shock = signal * z_scored(past) + rest[day]
         returns[day] = np.clip(common[day] + IDIOSYNCRATIC_SD * shock, -0.5, None)
         wealth[day] = wealth[day - 1] + np.log1p(returns[day])
     return returns
@@ -150,7 +143,7 @@ def simulate_market(
         strength = _signal_for(net_ratio, names, lookback, reversal)
     strength = float(-strength if reversal and strength else strength)
     random = np.random.default_rng(require_seed(seed))
-    returns = returns_of(draw(random, names, days), strength, lookback, beta_premium)
+    returns = random_returns(random, names, days, strength, lookback, beta_premium=beta_premium)
     close = random.lognormal(4.0, 0.5, names) * np.cumprod(1 + returns, axis=0)
     opens = opens_of(close)
     reach = np.abs(random.normal(0, 0.004, (2, days, names)))

@@ -15,7 +15,7 @@ import torch
 from finpod.bench.rows import run_command
 from finpod.measures import Array
 from finpod.rules import forecast, partly, tilted
-from finpod.synthetic import CALIBRATED, FEE_BPS, HOLD, NAMES, RATIOS, Calibration, draw, returns_of
+from finpod.synthetic import CALIBRATED, FEE_BPS, HOLD, NAMES, RATIOS, Calibration, random_returns
 from finpod.trading.ledger import Costs, orders_for, settle, value
 
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)
@@ -61,12 +61,10 @@ def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float],
 def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, markets: int, names: int = NAMES) -> Array:
     """Return yearly information ratios [M, S] of S `keeps` on M markets; the random draws depend on the seed, not on the signal."""
     random = np.random.default_rng(seed)
-    parts = [
-        net_ratios(
-            returns_of(draw(random, names, DAYS, (TOGETHER,)), signal, lookback), lookback, int(np.sign(signal)), keeps
-        )
-        for _ in range(markets // TOGETHER)
-    ]
+    parts = []
+    for _ in range(markets // TOGETHER):
+        returns = random_returns(random, names, DAYS, signal, lookback, markets=(TOGETHER,))
+        parts.append(net_ratios(returns, lookback, int(np.sign(signal)), keeps))
     return np.concatenate(parts)
 
 

@@ -195,7 +195,7 @@ SCALE_FREE: dict[str, Definition] = {
     "log_dollar_volume_63": Definition(partial(log_mean_volume, window=63), 62, tables=("volume",)),
     "amihud_63": Definition(partial(illiquidity, window=63), 63, tables=("volume",)),
     "turbulence_63": Definition(
-        lambda bars: turbulence(bars.returns, bars.member, 63, per_name=True), 64, "pooled", market_wide=True
+        lambda bars: turbulence(bars.returns, bars.member, 63, per_asset=True), 64, "pooled", market_wide=True
     ),
     "residual_return_21": Definition(partial(residual_return, window=21), 252),
     "return_5": Definition(partial(log_return, sessions=5), 5),

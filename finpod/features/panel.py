@@ -213,7 +213,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
         raise InputError(
-            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and names",
+            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and assets",
             argument="features",
         )
     return values

@@ -53,12 +53,7 @@ class Scaling:
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
-        """Return finite observations [T, N, F] float32 of raw features [T, N, F], NaN where undefined, and member [T, N].
-
-        Raises CheckpointError when the number of features is not that of the scaling.
-        """
-        if raw.shape[-1] != len(self.names):
-            raise CheckpointError(f"the scaling is of {len(self.names)} features, the data have {raw.shape[-1]}")
+        """Return finite observations [T, N, F] float32 of raw features [T, N, F], NaN where undefined, and member [T, N]."""
         scaled = torch.zeros_like(raw, dtype=torch.float32)
         for column, (kind, mean, sd) in enumerate(zip(self.kinds, self.mean, self.sd, strict=True)):
             if sd == 0:

@@ -18,13 +18,13 @@ _LEAST_SHRINKAGE = 1e-6
 """Least shrinkage intensity, which keeps the matrix invertible."""
 
 
-def turbulence(returns: Tensor, member: Tensor, window: int, *, per_name: bool = False) -> Tensor:
+def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
     """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the `window` sessions before.
 
     d_t = z' R^-1 z, where z are today's returns standardised by mean and deviation of the window, and R their correlation
     matrix in the window, shrunk towards the identity by the intensity of Ledoit and Wolf (2004). Only the day's members
     (`member` [T, N]) with a return today and on every session of the window are used, not assets that join the index later.
-    `per_name` divides by their number. NaN if there are none.
+    `per_asset` divides by their number. NaN if there are none.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -35,7 +35,7 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_name: bool =
         days = slice(first, min(first + _CHUNK, len(returns)))
         history = values[days.start - window : days.stop - 1].unfold(0, window, 1)
         distance, count = _distance(history, values[days], usable[days])
-        parts.append(distance / count if per_name else distance)
+        parts.append(distance / count if per_asset else distance)
     return torch.cat(parts)
 
 
