@@ -17,7 +17,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from finpod.errors import InputError
 from finpod.measures import DUST, Array
-from finpod.seeds import require_seed
 
 METRICS = ("sharpe", "cagr", "max_drawdown")
 """Names of the metrics that have intervals, defined as in `measures.Metrics`."""
@@ -53,7 +52,6 @@ def intervals(
     level: float = 0.95,
     resamples: int = 10_000,
     block: float | None = None,
-    seed: int = 0,
 ) -> dict[str, dict[str, Interval]]:
     """Return percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], and of their differences
     from `others` [n].
@@ -70,7 +68,6 @@ def intervals(
         raise InputError(
             f"level {level}, resamples {resamples}, block {block}: the level lies between 0 and 1, the others are 1 or more"
         )
-    require_seed(seed)
     strategy_returns = _checked(returns, len(returns))
     days = len(strategy_returns)
     bases = {name: _checked(other, days) for name, other in others.items()}
@@ -81,7 +78,7 @@ def intervals(
     for length in set(lengths.values()):
         keys = [key for key in bases if lengths[key] == length]
         series = np.stack([strategy_returns, *(bases[key] for key in keys)])
-        chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length, seed))
+        chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length))
         # [3, 1 + others, 1 + resamples]; the first column has the days in their order
         drawn = np.concatenate(
             [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks], axis=-1
@@ -133,9 +130,9 @@ def _checked(series: Array, days: int) -> Array:
     return steps
 
 
-def _stationary(days: int, resamples: int, block: float, seed: int) -> Iterator[Array]:
-    """Yield rows [resamples, days] in chunks. With probability 1 / block a day starts a new block at random."""
-    random = np.random.default_rng(seed)
+def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
+    """Yield rows [resamples, days] in chunks. With probability 1 / block a day starts a new block at random. The seed is fixed."""
+    random = np.random.default_rng(0)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
         anew = random.random((min(size, resamples - first), days), dtype=np.float32) < 1 / block

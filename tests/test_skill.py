@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
+import finpod
 from finpod import significance
 from finpod.backtesting.sentences import luck_sentence, verdict_lines
 from finpod.errors import InputError
@@ -17,6 +18,7 @@ from finpod.evidence.skill import (
     ANCHOR,
     BENCHMARK,
     MEASURED,
+    ONE_SIDED,
     RESAMPLES,
     SAMPLING,
     Code,
@@ -232,3 +234,25 @@ def test_intraday_results_are_judged_session_by_session():
     fine = replace(daily, **made, periods_per_year=504)
     assert to_json(evidence(fine)) == to_json(evidence(daily))
     assert verdicts(fine) == verdicts(daily)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_a_hundred_without_skill_is_not_believed_and_an_informed_rule_is(seed):
+    """The best is chosen on the very days it is judged on. As the only trial it would pass 95 %."""
+    market = finpod.simulate_market(days=DAYS + 1, signal=0.0, seed=seed)
+    tilts = np.exp(np.random.default_rng(seed).normal(0, 1, (100, DAYS // 21 + 1, 20)))  # a month each
+    weights = np.repeat(tilts / tilts.sum(axis=-1, keepdims=True), 21, axis=1)[:, : DAYS + 1]
+    results = finpod.backtest(weights, market, costs=finpod.Costs(fee_bps=0))
+    best = max(results, key=lambda result: result.relative_to_equal_weight.information_ratio)
+    assert best.trials == 100  # the batch it was taken from is counted without being asked
+    alone, chosen = evidence(replace(best, trials=1)), evidence(best)
+    assert alone["deflated_active_sharpe"] > 0.95
+    assert chosen["verdicts"][ANCHOR] == Code.NOT_DISTINGUISHABLE
+    assert max(chosen["deflated_active_sharpe"], chosen["deflated_sharpe"]) < ONE_SIDED
+    assert chosen["minimum_active_years"] > DAYS / 252
+    informed = finpod.simulate_market(days=DAYS + 1, signal=0.1, seed=seed)
+    found = evidence(replace(finpod.backtest(informed.oracle, informed), trials=100))
+    assert (found["candidates"], found["verdicts"][ANCHOR]) == (100, Code.MORE)
+    assert found["deflated_active_sharpe"] > ONE_SIDED
+    assert found["minimum_active_years"] < DAYS / 252

@@ -138,16 +138,15 @@ def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
 
     Degenerate: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """
+    return tuple(_flags(result))
+
+
+def _flags(result: BacktestResult) -> Iterator[ResultWarning]:
     weights = result.weights.to_numpy()[1:][result.equity.to_numpy()[1:] > 0]
     trades_benchmark = list(result.weights.columns) == [result.benchmark]
     if trades_benchmark or not len(weights):  # ruin on the first day has a warning of its own
-        return ()
-    return tuple(_flags(result, weights, int((result.turnover > 0).sum())))
-
-
-def _flags(result: BacktestResult, weights: Array, days: int) -> Iterator[ResultWarning]:
-    """Yield the warnings of `flags`, from the `weights` [t, N] of the closes before ruin and the number of trading days."""
-    daily, invested = result.by_session(), weights.sum(axis=1)
+        return
+    daily, invested, days = result.by_session(), weights.sum(axis=1), int((result.turnover > 0).sum())
     some = invested > DUST
     if len(result.returns) >= ENOUGH * result.periods_per_year:
         for figure, limit in (("sharpe", TOO_GOOD), ("cagr", TOO_FAST)):

@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
 from finpod.measures import Array, metrics
 from finpod.trading.execution import Account
 from finpod.trading.ledger import value
@@ -48,7 +47,7 @@ def cost_sweep(
     """Return figures by fee in bps and strategy: 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe).
 
     The fees, a side, are `FEES` and that of the terms. All other terms stay. `targets` are the weights [n, N] that each strategy
-    decided in the window (`Path.targets`). Raises InputError for shapes that do not fit the window.
+    decided in the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -63,7 +62,7 @@ def capacity(
     """Return figures by initial cash (each of `SIZES`) and strategy: the figures of `cost_sweep`, and 'costs'.
 
     'costs' are yearly costs as a fraction of the account. Square-root market impact is that of the terms, or `IMPACT` if
-    they have none. Empty if the data have no volumes. Raises InputError in the cases of `cost_sweep`.
+    they have none. Empty if the data have no volumes.
     """
     if window.execution.impact is None:
         return {}
@@ -80,18 +79,8 @@ def capacity(
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     """Return the path of S accounts that run through the window again, each with fixed target weights [n, N].
 
-    A row of NaN trades nothing. On the original terms the path is the original one. Raises InputError for no targets, and
-    for shapes that do not fit the window.
+    A row of NaN trades nothing. On the original terms the path is the original one.
     """
-    if not targets:
-        raise InputError("there are no decisions to replay; give the targets of at least one strategy")
-    steps = window.last - window.first, len(window.market.tickers)
-    for name, weights in targets.items():
-        if tuple(weights.shape) != steps:
-            raise InputError(
-                f"the weights of {name} have shape {tuple(weights.shape)}; they must be [n, N] = {steps}, a row for each "
-                "step of the window"
-            )
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
 
