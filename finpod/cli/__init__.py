@@ -9,7 +9,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -88,9 +87,11 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except (Exception, SystemExit) as caught:  # a SystemExit comes from a user's file: the command did not finish
-        error = _cause(caught)
+        error: BaseException = caught
+        if isinstance(caught, SystemExit) and isinstance(caught.__context__, BrokenPipeError):  # made so by typer
+            error = caught.__context__
         if isinstance(error, BrokenPipeError) and _is_unread():
-            _drop_output()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops the rest, which would be written when Python ends
             return UNREAD
         if debug:
             traceback.print_exc()
@@ -100,29 +101,13 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _cause(caught: BaseException) -> BaseException:
-    """The original error: typer turns a BrokenPipeError into a SystemExit."""
-    within = caught.__context__
-    return within if isinstance(caught, SystemExit) and isinstance(within, BrokenPipeError) else caught
-
-
 def _is_unread() -> bool:
     """True if the reader of stdout has gone; pipes to pods can break, too."""
-    if sys.__stdout__ is None or not hasattr(select, "poll"):
+    if not hasattr(select, "poll"):
         return False
-    with suppress(OSError, ValueError):  # stdout has no file descriptor
-        output = select.poll()
-        output.register(sys.__stdout__.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
-    return False
-
-
-def _drop_output() -> None:
-    """Discard pending output, which the interpreter would write again when it ends."""
-    if sys.__stdout__ is not None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.__stdout__.fileno())
-        os.close(nowhere)
+    output = select.poll()
+    output.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0))
 
 
 def _command(words: Sequence[str]) -> Any:

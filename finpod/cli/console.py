@@ -87,7 +87,7 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
     see = f"see {context.command_path if context else 'finpod'} --help"
     typed = getattr(error, "option_name", None)
     if typed and not getattr(error, "param", None):
-        known = {spelling: spelling for one in command.params for spelling in one.opts if spelling.startswith("--")}
+        known = [spelling for one in command.params for spelling in one.opts if spelling.startswith("--")]
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
