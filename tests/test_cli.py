@@ -250,7 +250,7 @@ def test_help_fits_on_two_screens_and_all_options_on_request(monkeypatch):
         assert all(option in long for option in ("--anchor", "--impact", "--max-weight"))
 
 
-GROUPS = [*settings.FIRST, *settings.ADVANCED, options.TERMS, deploy.CLUSTER, deploy.WORKERS]
+GROUPS = [*settings.ALL, options.TERMS, deploy.CLUSTER, deploy.WORKERS]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.name} {next(iter(group.names))}")

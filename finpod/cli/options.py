@@ -103,15 +103,19 @@ class Settings:
         return {option: values[name] for option, name in self.names.items() if name in values}
 
 
-def with_options(*groups: Settings, advanced: Sequence[Settings] = ()) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's `**values` by options. Only `--help-advanced` lists the `advanced` ones."""
+def with_options(*groups: Settings, first: Sequence[str] = ()) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's `**values` by options.
+
+    If some are `first`, --help lists only these, in this order, and --help-advanced all.
+    """
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         declared = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        added = [_parameter(name, field) for group in groups for name, field in group.fields().items()]
-        added += [_parameter(name, field, hidden=True) for group in advanced for name, field in group.fields().items()]
-        added += [_parameter("help_advanced", Field("bool", False, "Show all options and exit."))] if advanced else []
+        fields = {name: field for group in groups for name, field in group.fields().items()}
+        names = [*(name for name in first if name in fields), *(name for name in fields if name not in first)]
+        added = [_parameter(name, fields[name], hidden=bool(first) and name not in first) for name in names]
+        added += [_parameter("help_advanced", Field("bool", False, "Show all options and exit."))] if first else []
         last = [one for one in declared if one.name in LAST]
         ordered = [one for one in declared if one.name not in LAST] + added + last
         every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in ordered]

@@ -89,49 +89,16 @@ PODS = options.Settings(
     "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
     pods={"kind": "str"},
 )
-COMMON = (
-    options.MARKET.only("market", "members"),
-    RUN.only("learner"),
-    PLAN.only("agents", "rounds", "keep", "steps", "seed"),
-    TRADING.only("rebalance_every"),
-    options.COSTS.only("fee_bps"),
-    PODS.only("ray"),
-    RUN.only("device"),
+FIRST = (
+    *("end", "train", "validation", "test", "out", "market", "members", "learner", "agents", "rounds", "keep", "steps"),
+    *("seed", "rebalance_every", "fee_bps", "ray", "device", "resume"),
 )
-"""Options listed by `finpod train --help` and `finpod walkforward --help`."""
-RARE = (
-    options.MARKET.only("ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"),
-    RUN.only("features"),
-    options.COSTS.only("slippage_bps", "impact"),
-    options.FILL,
-    TRADING.only("action", "anchor"),
-    CAPS,
-    RUN.only("seeds"),
-)
-"""Options of both commands listed by --help-advanced only."""
-FIRST = (RUN.only("train", "validation", "out"), *COMMON, RUN.only("resume"))
-ADVANCED = (
-    *RARE,
-    RUN.only("envs", "variant"),
-    PLAN.only("mode", "max_correlation", "checkpoint_steps"),
-    EVOLUTION,
-    STOP,
-    RUN.only("stop_minutes"),
-    PODS.only("address", "pods", "pod_cpus", "pod_gpus", "timeout"),
-    RUN.only("storage", "fork", "tensorboard"),
-)
+"""Options that --help lists, in this order; --help-advanced lists all."""
+STOCKS_ONLY = (options.MARKET, options.COSTS, options.FILL, TRADING, CAPS)
+ALL = (*STOCKS_ONLY, RUN, PLAN, EVOLUTION, STOP, PODS)
 """Options of `finpod train`."""
-OF_STOCKS = [
-    *options.MARKET.names,
-    *options.COSTS.names,
-    *options.FILL.names,
-    *TRADING.names,
-    *CAPS.names,
-    *("train", "validation", "features"),
-]
+OF_STOCKS = [*(name for group in STOCKS_ONLY for name in group.names), "train", "validation", "features"]
 """Options for stocks only."""
-
-
 NEEDED = ("train", "validation", "out")
 """Options required by a new run on stocks; other tasks require only the last."""
 OF_PLACE = ("out", "storage", "tensorboard")

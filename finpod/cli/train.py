@@ -39,7 +39,7 @@ FIGURES: dict[str, Kind] = {
 """Figures of an agent in one window, and how they are written."""
 
 
-@options.with_options(*settings.FIRST, advanced=settings.ADVANCED)
+@options.with_options(*settings.ALL, first=settings.FIRST)
 def train(
     context: typer.Context,
     task: Annotated[str, Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
-from finpod.cli.settings import COMMON, PLAN, RARE, of_stocks, task_of
+from finpod.cli.settings import FIRST, PLAN, PODS, RUN, STOCKS_ONLY, of_stocks, task_of
 from finpod.environments import STOCKS
 from finpod.trading.ledger import Costs
 
@@ -49,9 +49,7 @@ SIZE = PLAN.only("agents", "rounds", "keep", "steps", "seed")
 
 
 @options.with_options(
-    WINDOWS.only("end", "train", "validation", "test"),
-    *COMMON,
-    advanced=(WINDOWS.only("expanding", "purge", "embargo"), *RARE),
+    WINDOWS, *STOCKS_ONLY, SIZE, RUN.only("learner", "features", "seeds", "device"), PODS.only("ray"), first=FIRST
 )
 def walkforward(
     context: typer.Context,
