@@ -6,11 +6,12 @@ import re
 import shutil
 import subprocess
 from html import unescape
-from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from made_results import examined, make_result
+from test_report import Page
 
 from finpod.records import Audit, Finding, Severity
 from finpod.report.sections import render
@@ -112,42 +113,21 @@ def test_curves_stand_out_from_the_card(html, scheme):
         assert scheme == "dark" or known[name] == tuple(bytes.fromhex(colour[1:]))
 
 
-class Outline(HTMLParser):
-    """Headings, landmarks, tables and references of a page."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.levels, self.links, self.ids, self.tags, self.cells, self.regions = [], [], [], [], [], []
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        self.tags.append(tag)
-        if re.fullmatch(r"h[1-6]", tag):
-            self.levels.append(int(tag[1]))
-        if tag == "a":
-            self.links.append(attributes["href"])
-        if tag == "th":
-            self.cells.append(attributes.get("scope"))
-        if attributes.get("role") == "region":
-            self.regions.append((attributes.get("tabindex"), attributes.get("aria-label")))
-        if "id" in attributes:
-            self.ids.append(attributes["id"])
-
-
 def assert_order(html, scopes):
     """One outline of headings, landmarks and tables; every drawing is described."""
-    page = Outline(html)
-    assert page.levels[0] == 1
-    assert page.levels.count(1) == 1
-    assert all(later <= earlier + 1 for earlier, later in zip(page.levels, page.levels[1:], strict=False))
-    assert (page.tags.count("main"), page.tags.count("header")) == (1, 1)
-    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
-    assert len(page.ids) == len(set(page.ids))
-    assert set(page.cells) <= scopes
-    labels = [label for _, label in page.regions]
-    assert all(tab == "0" and label for tab, label in page.regions)
-    assert len(labels) == len(set(labels))
+    elements = Page(html).elements
+    levels = [int(tag[1]) for tag, _ in elements if re.fullmatch(r"h[1-6]", tag)]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+    tags = [tag for tag, _ in elements]
+    assert (tags.count("main"), tags.count("header")) == (1, 1)
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert {attributes["href"].removeprefix("#") for tag, attributes in elements if tag == "a"} <= set(ids)
+    assert len(ids) == len(set(ids))
+    assert {attributes.get("scope") for tag, attributes in elements if tag == "th"} <= scopes
+    regions = [attributes for _, attributes in elements if attributes.get("role") == "region"]
+    assert all(region["tabindex"] == "0" and region["aria-label"] for region in regions)
+    assert len(regions) == len({region["aria-label"] for region in regions})
     described = re.findall(r'<div [^>]*role="img" aria-label="([^"]{30,})"><svg [^>]*aria-hidden', html)
     assert len(described) == html.count("<svg")
     assert not re.search(r"<(svg|path|text|g|use)[^>]*#[0-9a-f]{6}", html)
@@ -158,9 +138,8 @@ def assert_order(html, scopes):
 def test_the_page_has_an_order_that_can_be_heard(html, shape):
     html = html if shape == "full" else render(make_result(days=40))
     assert_order(html, scopes={"col", "row", "rowgroup"})
-    page = Outline(html)
-    assert page.tags.count("nav") == 1
-    assert page.links
-    assert page.tags.count("table") == len(page.regions)
+    tags = [tag for tag, _ in Page(html).elements]
+    assert (tags.count("nav"), "a" in tags) == (1, True)
+    assert tags.count("table") == html.count('role="region"')
     tracks = re.findall(r'<td class="drawn">(.*?)</td>', html, re.DOTALL)
     assert all('aria-hidden="true"' in track and '<span class="unseen">' in track for track in tracks)
