@@ -64,7 +64,7 @@ def backtest(
     require_opened(opened)
     wanted = outputs.name_of(strategy) if name is None else name
     places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
-    with console.progress("loading", log=True) as report:
+    with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(values)
         prices.window(start, end)  # report an invalid window before the first line of progress
@@ -104,7 +104,7 @@ def audit(
     import finpod
 
     options.check_dates(start, end)
-    with console.progress("loading", log=True) as report:
+    with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         verdict = finpod.audit(
             decides, options.load(values), days=days, seed=seed, start=start, end=end, progress=report
@@ -126,10 +126,9 @@ def report(
 
     place = run_folder(folder)
     target = out or outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
-    with console.progress("drawing", log=True) as progress:
+    with console.progress("drawing"):
         require_free_file(target, overwrite)
         result = finpod.load_result(place)
-        progress("drawing", 0.1)
         written = result.report(target)
     if as_json:
         console.show_json({"report": str(written), "result": json.loads(result.to_json())})
@@ -155,13 +154,11 @@ def compare(
     if twice := next((place for place in whole if whole.count(place) > 1), None):
         raise InputError(f"{outputs.name_of(twice)} is given twice; give each run once")
     target = None if no_report else out or outputs.REPORTS / f"{outputs.plain_word(name)}.html"
-    with console.progress("reading") as report:
+    with console.progress("comparing"):
         results = [finpod.load_result(place) for place in places]
         if target is not None:
             require_free_file(target, overwrite)
-        report("comparing", 0.3)
         found = compared(results, names=names_of(places))
-        report("drawing", 0.8)
         written = list[Path]()
         if target is not None:
             title = "" if name == "compare" else name

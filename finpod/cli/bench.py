@@ -57,7 +57,7 @@ def demo(overwrite: options.Overwrite = False) -> None:
     started = datetime.now(UTC)
     places = outputs.plan_outputs(NAME, overwrite=overwrite)
     require_free(STRATEGY, overwrite, ENSEMBLE)
-    with console.progress("starting", log=True) as progress:
+    with console.progress("starting") as progress:
         market = finpod.sample_market()
         ensemble = finpod.train(
             "stocks",

@@ -164,14 +164,24 @@ def show_warning(
 
 
 @contextmanager
-def progress(text: str, *, log: bool = False) -> Iterator[Progress]:
+def progress(text: str) -> Iterator[Progress]:
     """Show a progress bar on stderr while the block runs, and yield the callable that moves it.
 
-    Without a terminal there is no bar; with `log`, a line is printed at each tenth instead. Prints within the block (by a
-    user's strategy, say) go to stderr too, so that stdout has the command's output only.
+    Without a terminal, a line is printed at each tenth instead. Prints within the block (by a user's strategy, say) go to
+    stderr too, so that stdout has the command's output only.
     """
-    with redirect_stdout(sys.stderr), _bar(text, log) as report:
-        yield report
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with redirect_stdout(sys.stderr):
+        if not console.is_terminal:
+            yield _lines()
+            return
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(text, total=1.0)
+            yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
 @contextmanager
@@ -223,21 +233,6 @@ def _again(run: Path, storage: str | None) -> str:
     if not storage:
         return str(run)
     return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"
-
-
-@contextmanager
-def _bar(text: str, log: bool) -> Iterator[Progress]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _lines() if log else lambda doing, share: None
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(text, total=1.0)
-        yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
 def _lines() -> Progress:

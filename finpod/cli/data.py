@@ -72,7 +72,7 @@ def fetch(
     index = index_named(universe).name if file is None and is_universe(universe) else None
     target = _target(name or index or (Path(file).stem if file else "yahoo"), overwrite)
     partial = target.with_name(f".{target.name}.partial")
-    with console.progress(f"fetching {universe} from Yahoo Finance", log=True) as report:
+    with console.progress(f"fetching {universe} from Yahoo Finance") as report:
         market = finpod.fetch_market(
             file or index or options.words(universe),
             start,

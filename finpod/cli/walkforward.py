@@ -82,7 +82,7 @@ def walkforward(
         facts = {"segments": len(segments), "output": str(out), "check": "nothing would fail"}
         console.show(facts, as_json)
         return
-    with console.progress("training", log=True) as progress:
+    with console.progress("training") as progress:
         result = walk_forward(
             task,
             market=market,
