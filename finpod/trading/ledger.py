@@ -8,10 +8,9 @@ are long only: a target below zero counts as zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, NamedTuple
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,15 +38,12 @@ class Costs:
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < 10_000):
-                raise InputError(f"{name} is {value!r}; it must be at least 0 and below 10000", argument=name)
+            require_number(name, value, 0, 9_999)
             if not isinstance(value, int):
                 object.__setattr__(self, name, float(value))  # JSON does not know numpy's numbers
         if self.rate >= 1:
-            raise InputError(
-                f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade; "
-                "together they must stay below 10000"
-            )
+            text = f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade"
+            raise InputError(f"{text}; together they must stay below 10000")
 
     @property
     def rate(self) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
+from finpod.errors import require_number
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.trading.anchors import EQUAL, anchor_weights
@@ -42,13 +41,8 @@ class Terms:
 
     def __post_init__(self) -> None:
         require_caps(self.max_weight, self.max_turnover)
-        if not (isinstance(self.cash, Real) and np.isfinite(self.cash) and self.cash > 0):
-            raise InputError(f"cash is {self.cash!r}; it must be a positive amount", argument="cash")
-        if not (isinstance(self.delisting_return, Real) and -1 <= self.delisting_return < np.inf):
-            raise InputError(
-                f"delisting_return is {self.delisting_return!r}; it must be -1 (a total loss) or more",
-                argument="delisting_return",
-            )
+        require_number("cash", self.cash, 1e-12)
+        require_number("delisting_return", self.delisting_return, -1)  # -1 is a total loss
 
     @property
     def uncapped(self) -> Self:
