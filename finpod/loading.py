@@ -100,19 +100,19 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
 
     A file is run as a separate module; its class must be callable without arguments. Raises InputError for a file that does
-    not exist and for a class that is not a task, naming the missing member; StrategyError, naming file and line, for a file
-    that cannot be run, and for a file that does not define exactly one task or the class.
+    not exist and for a task that lacks a member; StrategyError, naming file and line, for a file that cannot be run, and for
+    a file that does not define exactly one task or the class.
     """
-    from finpod.rl.task import NEEDED, require_task
+    from finpod.rl.task import NEEDED, Task, require_task
 
     path, wanted = _file_and_class(str(spec))
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(
             f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of an existing file", argument="task"
         )
-    kinds = _classes(_module(path))
-    complete = {name: kind for name, kind in kinds.items() if all(hasattr(kind, need) for need in NEEDED)}
-    kind = _chosen(kinds if wanted else complete, wanted, path, "task")
+    tasks = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Task)}
+    complete = {name: kind for name, kind in tasks.items() if all(hasattr(kind, need) for need in NEEDED)}
+    kind = _chosen(tasks if wanted else complete, wanted, path, "task")
     task: Task = require_task(_made(kind, path, "task"))
     return task
 

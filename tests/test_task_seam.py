@@ -190,23 +190,16 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
         recorded_options(recorded, (), fork=False)
 
 
-@pytest.mark.parametrize("option", ["--market sample", "--train 2010-01-04:2010-06-30", "--fee-bps 5"])
-def test_options_of_a_market_are_errors(cli, toy, option, tmp_path):
-    ended = cli(f"train {toy}:Toy --out strategies/toy {option}")
-    assert option.split()[0] in str(ended.exception)
-    assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("spec", "told"), [
-    ("nothing.py:Toy", "'nothing.py:Toy'"),
-    ("hopper9", "did you mean hopper?"),
-    ("{toy}:Tou", "did you mean Toy?"),
-    ("{toy}:Numbers", "it lacks env"),
+@pytest.mark.parametrize(("words", "told"), [
+    ("nothing.py:Toy", "'nothing.py:Toy'"), ("hopper9", "did you mean hopper?"), ("{toy}:Tou", "did you mean Toy?"),
+    ("{toy}:Numbers", "Numbers"), ("{toy}:Toy --market sample", "--market"), ("{toy}:Toy --fee-bps 5", "--fee-bps"),
+    ("{toy}:Toy --train 2010-01-04:2010-06-30", "--train"),
 ])  # fmt: skip
-def test_a_task_that_does_not_exist_is_named(cli, toy, spec, told):
-    ended = cli(f"train {spec.format(toy=toy)} --out strategies/x")
+def test_a_task_that_does_not_exist_and_options_of_a_market_are_named(cli, toy, words, told, tmp_path):
+    ended = cli(f"train {words.format(toy=toy)} --out strategies/x")
     assert isinstance(ended.exception, FinpodError)
     assert told in str(ended.exception)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_learner_that_joins_the_literal_trains(run, task, tmp_path, monkeypatch):
