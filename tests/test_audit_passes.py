@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from made_strategies import DAYS, MARKET, TICKERS, Acts, Holds, Mixes, Ranks, decides, in_parts
+from made_strategies import DAYS, MARKET, TICKERS, Acts, Holds, Mixes, Ranks, does, in_parts
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -135,13 +135,13 @@ def memoised(market, tables={}):  # noqa: B006
 
 def after(panel):
     """A strategy that closes over a frame of the past."""
-    return decides(lambda view: in_parts(view) * (len(panel) > 0))
+    return does(lambda view: in_parts(view) * (len(panel) > 0))
 
 
 def with_state():
     past = pd.DataFrame(MARKET.close[:5], MARKET.dates[:5] - np.timedelta64(400, "D"))
     calendar = [MARKET.dates.copy(), pd.DatetimeIndex(MARKET.dates), list(range(DAYS))]
-    lambdas = [decides(lambda view: in_parts(view) * slow(1)), after(past)]
+    lambdas = [does(lambda view: in_parts(view) * slow(1)), after(past)]
     mild = [Measures(), Copies(), Acts(threading.active_count), Holds(calendar), Noisy()]
     return Mixes(Remembers(), *lambdas, *mild)
 
@@ -154,8 +154,8 @@ def with_packages():
 
 
 def with_features():
-    several = decides(lambda view: top_k(view.features(["return_5", causal])[:, 1], 3))
-    window = decides(lambda view: top_k(view.window(3, causal)[:, :, 0].sum(0), 3))
+    several = does(lambda view: top_k(view.features(["return_5", causal])[:, 1], 3))
+    window = does(lambda view: top_k(view.window(3, causal)[:, :, 0].sum(0), 3))
     return Mixes(Ranks(causal), Ranks(memoised), several, window)
 
 
@@ -185,7 +185,7 @@ def after_20_steps(act):
             act()
         return in_parts(view)
 
-    return decides(decide)
+    return does(decide)
 
 
 def only_in_the_parent(parent=os.getpid()):  # noqa: B008
@@ -194,7 +194,7 @@ def only_in_the_parent(parent=os.getpid()):  # noqa: B008
 
 
 ENDS = {
-    "more than 1 seconds": lambda: time.sleep(60),
+    "over 1 seconds": lambda: time.sleep(60),
     "exit code -9": lambda: os.kill(os.getpid(), 9),
     "exit code 3": lambda: os._exit(3),
 }
@@ -237,7 +237,7 @@ CHANCE = {
 @pytest.mark.parametrize("by", CHANCE)
 def test_chance_is_told_from_look_ahead(by):
     state = random.getstate()
-    verdict = audit(decides(CHANCE[by]), MARKET, days=3)
+    verdict = audit(does(CHANCE[by]), MARKET, days=3)
     assert (verdict.passed, verdict.reason, verdict.findings) == (None, "not_repeatable", ())
     assert random.getstate() == state
 
