@@ -58,11 +58,6 @@ class Holds(Momentum):
         self.what, self.trained_until = what, trained_until
 
 
-def decides(function):
-    """A strategy that decides by a function of the view."""
-    return type("Decides", (Strategy,), {"decide": lambda self, view: function(view)})()
-
-
 class Mixes(Strategy):
     """Holds the mean of what several strategies decide."""
 

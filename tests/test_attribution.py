@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_markets import NAN, intraday_market, make_market, random_market
 from made_results import make_result
-from made_strategies import decides
+from made_strategies import does
 
 import finpod.evidence.attribution as module
 from finpod.backtesting.engine import backtest
@@ -31,11 +31,11 @@ def plan(*rows):
         row = rows[view.step] if view.step < len(rows) else None
         return None if row is None else np.array(row, dtype=float)
 
-    return decides(decide)
+    return does(decide)
 
 
 def constant(*weights):
-    return decides(lambda view: np.array(weights, dtype=float))
+    return does(lambda view: np.array(weights, dtype=float))
 
 
 def flat(days, names=2):
@@ -194,7 +194,7 @@ def test_a_saved_result_is_attributed_alike(tmp_path):
     assert to_json(attribute(again).to_dict()) == to_json(attribute(result).to_dict())
 
 
-@decides
+@does
 def fidgeting(view):
     """Buys equal parts, then trades 0.4 % to and fro every session, around what it holds."""
     if view.step == 0:
@@ -204,14 +204,14 @@ def fidgeting(view):
     return (view.held + nudge).clip(min=0)
 
 
-@decides
+@does
 def untrained(view):
     """What a tilt is before it has learned anything."""
     tilt = np.exp(0.01 * np.random.default_rng(view.step).normal(size=6))
     return equal_parts(view.member & view.tradable) * tilt / tilt.sum() * 6
 
 
-@decides
+@does
 def timing(view):
     return np.full(6, 1 / 6) * (0.9 if view.step % 40 < 20 else 0.3)
 
@@ -229,7 +229,7 @@ def market():
         (constant(0, 0, 0, 0, 0, 0), "never_traded", {}),
         (constant(0.01, 0.01, 0.01, 0, 0, 0), "all_cash", {"cash": 0.97}),
         (constant(0.97, 0, 0, 0, 0, 0.01), "one_asset", {"share": 0.99}),
-        (decides(lambda view: np.eye(6)[view.step % 6]), "one_asset", {"share": 1.0}),
+        (does(lambda view: np.eye(6)[view.step % 6]), "one_asset", {"share": 1.0}),
         (load_strategy("buy-and-hold"), "one_trading_day", {}),
         (fidgeting, "untouched", {"share": 0.008, "day": "2024-01-02"}),
         (constant(*[0.8 / 6] * 6), "constant_cash", {"cash": 0.2}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from made_agents import tiny_train
 from made_markets import make_market
-from made_strategies import DAYS, MARKET, Holds, Mixes, Ranks, all_rows, decides, in_parts, kinds, made, shifted
+from made_strategies import DAYS, MARKET, Holds, Mixes, Ranks, all_rows, does, in_parts, kinds, made, shifted
 from sklearn.linear_model import LinearRegression
 from sklearn.preprocessing import RobustScaler, StandardScaler
 
@@ -189,14 +189,12 @@ PANEL = MARKET.close.copy()
 
 
 def by_closure(closed_over):
-    return decides(lambda view: in_parts(view, closed_over[-1] > closed_over[0]))
+    return does(lambda view: in_parts(view, closed_over[-1] > closed_over[0]))
 
 
 def test_later_data_in_globals_closures_and_classes_can_look_ahead():
     of_class = type("Decides", (Momentum,), {"panel": all_rows()})(20, 3)
-    verdict = audit(
-        Mixes(decides(lambda view: in_parts(view, PANEL[-1] > 0)), by_closure(all_rows()), of_class), MARKET
-    )
+    verdict = audit(Mixes(does(lambda view: in_parts(view, PANEL[-1] > 0)), by_closure(all_rows()), of_class), MARKET)
     assert kinds(verdict) == {("held", CAN)}
     assert {finding.subject for finding in verdict.findings} == {"PANEL", "closed_over", "panel"}
 

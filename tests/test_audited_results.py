@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_commands import run
 from made_markets import random_market
-from made_strategies import Holds, decides
+from made_strategies import Holds, does
 
 import finpod
 from finpod.backtesting.sentences import luck_sentence, verdict_lines, warning_sentence
@@ -98,8 +98,8 @@ def test_the_audit_says_how_many_of_the_decisions_it_looked_at(market, tmp_path)
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        (decides(lambda view: None), "no_decision"),
-        (decides(lambda view: np.random.dirichlet(np.ones(8))), "not_repeatable"),
+        (does(lambda view: None), "no_decision"),
+        (does(lambda view: np.random.dirichlet(np.ones(8))), "not_repeatable"),
         (np.full((200, 8), 1 / 8), "ready_weights"),
     ],
 )

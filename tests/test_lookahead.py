@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from made_markets import NAN, make_market, random_market
-from made_strategies import decides
+from made_strategies import does
 
 import finpod
 from finpod.errors import InputError, StrategyError
@@ -73,7 +73,7 @@ def test_a_strategy_that_fails_by_itself_is_an_error(market):
     with pytest.raises(StrategyError, match=f"strategy Fails failed on {market.dates[20]!s:.10}: ZeroDivisionError"):
         audit(Fails(), market)
     with pytest.raises(StrategyError, match="no_such_feature"):
-        audit(decides(lambda view: view.features("no_such_feature")), market)
+        audit(does(lambda view: view.features("no_such_feature")), market)
 
 
 def test_without_a_decision_the_audit_has_no_outcome(market):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from made_markets import NAN, intraday_market, make_market, random_market
-from made_strategies import decides
+from made_strategies import does
 
 import finpod.evidence.replays as module
 from finpod import load_market
@@ -244,7 +244,7 @@ def test_a14_ruin_ends_no_portfolio():
     close[4:, :3] = NAN
     market = make_market(close, member=np.tile([True, True, True, False], (8, 1)))
     path, _, found = run(
-        decides(lambda view: equal_parts(view.member)), market, terms=Terms(delisting_return=-1.0), count=5
+        does(lambda view: equal_parts(view.member)), market, terms=Terms(delisting_return=-1.0), count=5
     )
     assert path.equity[-1] == pytest.approx(0, abs=1e-6)
     assert (found.equity.iloc[-1] < 1e-6).all()

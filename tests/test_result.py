@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -77,27 +76,6 @@ def test_a_run_without_a_trade_is_saved_and_loaded(tmp_path):
         back = load_result(result.save(tmp_path / str(weight)))
         assert back.trades["ticker"].tolist() == result.trades["ticker"].tolist() == ["NA"] * int(weight)
         assert back.to_json() == result.to_json()
-
-
-def test_an_existing_folder_is_kept_unless_told(tmp_path):
-    result = run()
-    folder = result.save(tmp_path / "run")
-    (folder / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="run exists already"):
-        result.save(folder)
-    with pytest.raises(InputError, match="notes"):
-        result.save(folder, overwrite=True)
-    assert (folder / "notes.txt").read_text() == "mine"
-    (folder / "notes.txt").unlink()
-    result.save(folder, overwrite=True, run={"again": True})
-    assert {path.name for path in folder.iterdir()} == FILES
-    assert json.loads((folder / "run.json").read_text()) == {"again": True}
-
-
-def test_a_failed_save_leaves_nothing_behind(tmp_path):
-    with pytest.raises(TypeError):
-        replace(run(), manifest={"source": object()}).save(tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
 
 
 def forget(name):
