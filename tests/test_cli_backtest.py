@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_commands import run
+from made_commands import SIMULATED, run
 from made_results import make_result
 
 import finpod
@@ -16,24 +16,13 @@ from finpod.backtesting import comparison
 from finpod.backtesting.comparison import compare
 from finpod.backtesting.result_io import load_result
 from finpod.cli import options
-from finpod.market.snapshots import save_snapshot
 
 START, END = "2010-06-01", "2010-12-31"
 LINE = f"backtest equal-weight --market sim --start {START} --end {END}"
 SAVED, PAGE = Path("backtests/equal-weight"), Path("reports/equal-weight.html")
 
 
-@pytest.fixture(scope="module")
-def simulated():
-    return finpod.simulate_market(names=5, days=300, signal=0.1, seed=1)
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch, simulated):
-    """A working folder with the snapshot data/sim."""
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(simulated, tmp_path / "data" / "sim")
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def test_a_backtest_writes_a_run_and_its_page():
@@ -61,10 +50,10 @@ def test_options_reach_the_backtest():
     assert not PAGE.exists()
 
 
-def test_a30_table_json_and_python_show_the_same_figures(simulated):
+def test_a30_table_json_and_python_show_the_same_figures():
     line = LINE.replace("equal-weight", "momentum") + " --no-report"
     table, content = run(line).out, json.loads(run(line, "--overwrite --json").out)
-    result = finpod.backtest("momentum", simulated, start=START, end=END, examine=True)
+    result = finpod.backtest("momentum", SIMULATED, start=START, end=END, examine=True)
     assert table.startswith(str(result))
     assert content == json.loads(result.to_json())
     assert content["metrics"] == {k: None if np.isnan(value) else value for k, value in vars(result.metrics).items()}
@@ -135,14 +124,14 @@ def test_audit_finds_who_looks_ahead():
     assert (honest.code, "no look-ahead found" in honest.out) == (0, True)
     Path("seer.py").write_text(
         "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
-        "        return np.eye(5)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
+        "        return np.eye(4)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
     )
     caught = run("audit seer.py --market sim --json")
     verdict = json.loads(caught.out)
     assert (caught.code, verdict["passed"], verdict["findings"][0]["kind"]) == (1, False, "cut")
 
 
-def test_agents_with_own_features_are_judged_on_the_command_line(simulated):
+def test_agents_with_own_features_are_judged_on_the_command_line():
     Path("own.py").write_text(
         "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"
         "    table[1:] = -(market.close[1:] / market.close[:-1] - 1)\n    return table\n"
@@ -150,7 +139,7 @@ def test_agents_with_own_features_are_judged_on_the_command_line(simulated):
     (reversal,) = options.features(".", Path("own.py"))
     size = {"agents": 1, "rounds": 1, "keep": 1, "steps": 512, "device": "cpu"}
     windows = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
-    finpod.train(market=simulated, out="strategies/own", features=["return_5", reversal], **windows, **size)
+    finpod.train(market=SIMULATED, out="strategies/own", features=["return_5", reversal], **windows, **size)
     line = "backtest strategies/own --market sim --no-report --start"
     assert all(part in run(line, "2010-10-01").error for part in ("reversal", "--features-from"))
     assert all(part in run(line, "2010-09-30 --features-from own.py").error for part in ("2010-09-30", "--allow-in"))

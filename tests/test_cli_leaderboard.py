@@ -155,7 +155,7 @@ def test_the_report_is_written_and_replaced_on_request_only():
     [
         ("leaderboard", ["NAME", "finpod leaderboard --help"]),
         ("leaderboard nosuch", ["nosuch"]),
-        ("leaderboard one --top 0", ["--top is 0"]),
+        ("leaderboard one --top 0", ["--top", "'0'"]),
         ("leaderboard one --seed 4", ["seed 4"]),
         ("leaderboard hurt", ["strategies/hurt/log-0.jsonl"]),
         ("leaderboard hurt --verify", ["strategies/hurt/log-0.jsonl"]),

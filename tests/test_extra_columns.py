@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from made_commands import run
 
 import finpod
-from finpod.cli import main
 from finpod.lookahead.extra_columns import early_columns
 from finpod.market.extra_tables import with_extra
 from finpod.records import Severity
@@ -156,7 +156,7 @@ def commands_of(text):
     return [line.partition("  ")[0].split()[1:] for line in lines if line.startswith("finpod ") and "sentiment" in line]
 
 
-def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch, capsys):
+def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch):
     readme = (STRATEGIES / "README.md").read_text()
     commands = commands_of(readme)
     assert commands == commands_of((STRATEGIES / "sentiment.py").read_text())
@@ -165,12 +165,10 @@ def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch
         (tmp_path / "strategies").mkdir(exist_ok=True)
         (tmp_path / "strategies" / name).write_text((STRATEGIES / name).read_text())
     monkeypatch.chdir(tmp_path)
-    for command in commands:
-        with pytest.raises(SystemExit) as ended:
-            main([*command, *(["--quick", "--no-report"] if command[0] == "backtest" else [])])
-        assert ended.value.code == 0
-    printed = capsys.readouterr().out
-    assert "strategy Sentiment: no look-ahead found on" in printed
-    assert "decisions up to" in printed
+    quick = {"audit": "", "backtest": "--quick --no-report"}
+    audited, tested = (run(*command, quick[command[0]]) for command in commands)
+    assert (audited.code, tested.code) == (0, 0)
+    assert "strategy Sentiment: no look-ahead found on" in audited.out
+    assert "decisions up to" in tested.out
     shown_rows = [line for line in readme.splitlines() if line.startswith("2021-12-31,")]
     assert shown_rows == (STRATEGIES / "sentiment.csv").read_text().splitlines()[1:9]

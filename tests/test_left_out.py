@@ -6,21 +6,19 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from made_commands import run
 from made_logs import write_run
 from made_results import examined, make_result, trained
 from markupsafe import Markup
 from test_report import few_resamples  # noqa: F401
 
 from finpod.backtesting.comparison import compare
-from finpod.cli import main
 from finpod.errors import ReportWarning
-from finpod.market.snapshots import save_snapshot
 from finpod.report import clip, sections, training
 from finpod.report import compare as compare_page
 from finpod.report.compare import render_comparison
 from finpod.report.svg import Chart
 from finpod.report.training import render_training_report
-from finpod.synthetic import simulate_market
 from finpod.tournament.history import read_history
 
 PAGES = {"backtest": sections, "compare": compare_page, "training": training}
@@ -122,27 +120,7 @@ def test_g12_without_pyfolio_its_histogram_alone_is_missing(monkeypatch):
     assert html.count("This chart was left out (ModuleNotFoundError: ") == 1
 
 
-@pytest.fixture
-def work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    save_snapshot(simulate_market(names=4, days=120, seed=1), tmp_path / "data" / "sim")
-    return tmp_path
-
-
-@pytest.fixture
-def run(capsys):
-    """Run one command line; its exit code and output."""
-
-    def call(line):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(line.split())
-        return ended.value.code, *capsys.readouterr()
-
-    return call
-
-
-def test_g12_a_backtest_whose_chart_fails_ends_well(work, run, change):
+def test_g12_a_backtest_whose_chart_fails_ends_well(work, change):
     seen = []
 
     def look(result):
@@ -158,7 +136,7 @@ def test_g12_a_backtest_whose_chart_fails_ends_well(work, run, change):
     assert run("report equal-weight --overwrite")[:2] == (0, "reports/equal-weight.html\n")
 
 
-def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, run, change, monkeypatch):
+def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, change, monkeypatch):
     for seed, name in enumerate(("one", "two")):
         make_result(days=60, seed=seed).save(work / "backtests" / name)
     write_run(work / "strategies" / "one", agents=4)
@@ -177,7 +155,7 @@ def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, run,
         assert f"warning: {page} was not written (ValueError: {ERROR})" in err
 
 
-def test_g12_a_training_keeps_its_output(work, run, monkeypatch):
+def test_g12_a_training_keeps_its_output(work, monkeypatch):
     def train(task, **settings):
         write_run(work / "strategies" / "first", agents=4)
         return SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
-from finpod.errors import InputError
 from finpod.files import UNFINISHED, require_free_file
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ WIDTH = 110
 
 def leaderboard(
     run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, name in strategies/, or --storage.")],
-    top: Annotated[int, Option(help="Number of ranks to print.")] = TOP,
+    top: Annotated[int, Option(min=1, help="Number of ranks to print.")] = TOP,
     seed: Annotated[int | None, Option(help="Show only the tournament with this seed.")] = None,
     report: Annotated[bool, Option("--report", help="Write an HTML report of the training.")] = False,
     out: Annotated[
@@ -54,8 +53,6 @@ def leaderboard(
     from finpod.tournament.history import read_history
     from finpod.tournament.verify import verify_log
 
-    if top < 1:
-        raise InputError(f"top is {top}; it must be a whole number of at least 1", argument="top")
     with console.progress("reading"):
         history = read_history(place_of(run)).of(seed)
         written, page = list[Path](), f"{outputs.plain_word(history.name)}-training.html"

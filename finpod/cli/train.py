@@ -83,8 +83,6 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
         raise InputError("--resume continues a run and --fork a copy of one; give one of them")
     if ".py" not in values["task"]:
         require_choice("task", values["task"], TASKS, ", or give FILE.py:CLASS")
-    if "task" in typed or not (resume or fork):  # otherwise the log names the task
-        refuse_others(values["task"], typed)
     whole = all(values[name] is not None for name in needed(values))
     again = bool(resume) and not (whole and may_begin(str(resume), out, storage))
     if again or fork:
