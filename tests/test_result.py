@@ -111,18 +111,18 @@ def alter(**fields):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (forget("result.json"), "holds no backtest result"),
-        (write("result.json", "{"), "holds no backtest result"),
-        (write("result.json", "[]"), "holds no backtest result"),
-        (write("result.json", '{"format": 3}'), "is damaged: result.json is not what was written"),
-        *((change(name), f"is damaged: {name} is not what was written") for name in sorted(FILES - {"run.json"})[2:]),
+        (forget("result.json"), "has no backtest result"),
+        (write("result.json", "{"), "has no backtest result"),
+        (write("result.json", "[]"), "has no backtest result"),
+        (write("result.json", '{"format": 3}'), "is damaged: result.json was changed"),
+        *((change(name), f"is damaged: {name} was changed") for name in sorted(FILES - {"run.json"})[2:]),
         *((forget(name), f"is damaged: {name} is missing") for name in sorted(FILES - {"result.json"})),
-        (write("fan.parquet", "x"), "fan.parquet is not what was written"),
-        (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS is not what was written"),
+        (write("fan.parquet", "x"), "fan.parquet was changed"),
+        (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS was changed"),
         (alter(costs={"fee_bps": -5}), "fee_bps is -5"),
         (alter(costs={"bogus": 1}), "bogus"),
         (alter(warnings=7), r"is damaged \("),
-        (alter(format=99), "has result format 99, this finpod reads 3"),
+        (alter(format=99), "has result format 99, but this finpod reads 3"),
     ],
 )
 def test_a_damaged_folder_is_one_line(tmp_path, saved, damage, message):

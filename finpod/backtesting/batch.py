@@ -1,4 +1,4 @@
-"""`Backtests`: many strategies on ready weights, run together. Each one's full result is computed on demand."""
+"""`Backtests`: many strategies given as weights, run together. The full result of a strategy is computed on demand."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from finpod.trading.simulate import Path, Terms, Totals, Window, simulate, simul
 from finpod.weights import PrecomputedWeights
 
 TOGETHER = 2**17
-"""Number of accounts times assets that are settled at once; sized for a processor's cache."""
+"""Largest number of accounts x assets settled at once, chosen to fit the processor's cache."""
 
 FIGURES = [row for row in COMMON if row.key in ("total_return", "cagr", "volatility", "sharpe", "max_drawdown")]
 """Rows of the table of statistics."""
 STATISTICS = {"mean": "mean", "std": "sd", "min": "lowest", "median": "median", "max": "highest"}
-"""Statistic by pandas' name -> heading."""
+"""Name of a statistic in pandas -> heading of its column."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests:
     """Results of S strategies over one window; `print` shows statistics of the group.
 
-    `[s]` and iteration run a strategy again and return its `BacktestResult`. Only sums over assets are stored, so thousands of
-    strategies take less memory than their weights. n is the number of returns.
+    `backtests[s]` runs strategy s again and returns its `BacktestResult`; so does iteration, for each strategy. Only sums over
+    assets are stored, which takes less memory than the weights. n is the number of returns.
     """
 
     equity: pd.DataFrame
     """[n + 1, S] value of each account at each close."""
     turnover: pd.DataFrame
-    """[n, S] traded notional / equity at the fill, both sides counted, on the day of the fill."""
+    """[n, S] notional bought and sold on each day / equity at the fill."""
     costs_paid: pd.DataFrame
-    """[n, S] costs of the fills of that day, in currency."""
+    """[n, S] costs of the fills of each day, in currency."""
     unfilled: pd.Series
-    """[S] number of buy orders that were not filled at all; the events of a result give the reasons."""
+    """[S] number of buy orders that were not filled at all. The events of a `BacktestResult` give the reasons."""
     delisted: pd.Series
     """[S] number of positions turned into cash because the asset left the exchange."""
     terms: str
@@ -57,7 +57,7 @@ class Backtests:
     sessions_per_year: float
     """Sessions a year."""
     run: Callable[[int], BacktestResult]
-    """Function that runs strategy s alone and returns its result."""
+    """Function of s that runs strategy s alone and returns its result."""
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -88,12 +88,12 @@ class Backtests:
             yearly_note(self.periods_per_year, self.sessions_per_year),
         ]
         mean, sd = spread.loc[["mean", "std"], "sharpe"]
-        if np.isfinite(sd):  # compared with the expected best of as many strategies without skill
+        if np.isfinite(sd):  # compare the best with the expected best of as many strategies without skill
             best, luck = found["sharpe"].idxmax(), ratio(mean + expected_best(len(self), sd))
             lines += [
                 "",
                 f"{best} has the highest Sharpe ratio, {ratio(found['sharpe'].max())}. "
-                f"If the {len(self):,} that were tried differed by luck alone, their best would be expected at {luck}.",
+                f"If all {len(self):,} strategies differed by luck alone, the expected best Sharpe ratio would be {luck}.",
             ]
         return "\n".join([*lines, "", f"warning: {reason('ready_weights')}"])
 

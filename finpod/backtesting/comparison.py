@@ -1,4 +1,4 @@
-"""`compare`: figures of several runs on their common sessions, and intervals of the difference of each pair."""
+"""`compare`: figures of several runs on their common sessions, and confidence intervals of the difference of each pair."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, expected_best, intervals
 
 LEVEL, RESAMPLES = 0.95, 5000
-"""Level and resamples of the intervals of the differences. The seed is fixed, so results repeat."""
+"""Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of a rival, and name of its column in the curves of a run. The other columns are 'own' and 'benchmark'."""
+"""One of the two kinds of `Rival` (the other is 'benchmark'). Both are also names of columns in `_curves`."""
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
-"""Figures by which runs are ranked, of which higher is better, and their labels."""
+"""Figure by which runs are ranked -> its label. Higher is better for all of them."""
 SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
     "data": lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
     "terms": lambda run: (run.costs, run.fill, run.whole_shares),
     "cash": lambda run: round(float(run.equity.iloc[0])),
     "risk_free": lambda run: run.risk_free,
 }
-"""Settings that must be equal for a fair comparison, and how they are read from a result."""
+"""Setting that must be equal for a fair comparison -> function that reads it from a result."""
 
 
 class Rival(NamedTuple):
-    """Benchmark or equal weight that runs are compared with."""
+    """A benchmark or an equal-weight portfolio that runs are compared with."""
 
     kind: str
     """'benchmark' or 'equal weight'."""
     curve: pd.Series
-    """[n + 1] value of the rival divided by that at its first common close; NaN where it has none."""
+    """[n + 1] value of the rival, rescaled to 1 at its first common close; NaN where it has no bar."""
 
 
 class Pair(NamedTuple):
-    """Lead of the first of two runs over the second, with intervals from a paired bootstrap."""
+    """Difference between two runs, first minus second, with confidence intervals from a paired bootstrap."""
 
     first: str
     """Name of a run."""
     second: str
     """Name of the other run."""
     cagr: Interval | None
-    """Difference of the CAGRs; None for equal accounts, a ruined one, and a short history."""
+    """Difference of the CAGRs. None if the accounts are equal, if one is ruined, or if the history is short."""
     sharpe: Interval | None
     """Difference of the Sharpe ratios; None in the same cases."""
     reason: str = ""
-    """Reason for missing intervals: "short", "ruined" or "same"; empty if there are some."""
+    """Why there are no intervals: "short", "ruined" or "same". Empty if there are intervals."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,28 +67,28 @@ class Comparison:
     runs: Mapping[str, BacktestResult]
     """The results by name; intraday results are reduced to one value a session."""
     equity: pd.DataFrame
-    """[n + 1, R] value of each account over its value at the first common close."""
+    """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, Rival]
-    """Benchmarks and equal weights by name. If the runs differ in one, its name includes those of its runs."""
+    """Benchmarks and equal-weight portfolios by name. If runs have different ones, each name ends with the names of its runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
-    """Figures of the rivals by name, as far as they are defined."""
+    """Rival -> figure -> value. Figures that are not defined for rivals are left out."""
     correlation: pd.DataFrame
-    """[R, R] correlation of the returns less those of each run's equal weight; NaN for a run that always equals it."""
+    """[R, R] correlation of the returns in excess of equal weight; NaN for a run that always equals equal weight."""
     pairs: tuple[Pair, ...]
-    """All pairs of runs, in order."""
+    """All pairs of runs, in the order of the runs."""
     risk_free: float
-    """Risk-free rate a year, used in all Sharpe ratios here."""
+    """Yearly risk-free rate of all Sharpe ratios."""
     unfair: Mapping[str, Mapping[Any, Sequence[str]]]
-    """Key of `SETTINGS` -> value -> runs that have it, for the settings that differ and make the comparison unfair."""
+    """Setting -> value -> names of the runs with this value. Only settings of `SETTINGS` in which runs differ."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window and the rivals: "shortened", "several_rivals" and "intraday"."""
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
-        """Rank by run and figure of `RANKED`, 1 being the best. Equal figures share a rank; that of an undefined figure is NaN."""
+        """Run -> figure of `RANKED` -> rank. 1 is the best. Equal figures share a rank. An undefined figure has rank NaN."""
         figures = pd.DataFrame(self.figures).loc[list(RANKED)].astype(float).round(12)
         return figures.rank(axis=1, method="min", ascending=False).to_dict()
 
@@ -104,13 +104,13 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Number of candidates behind all runs. Candidates of one search count once. See `BacktestResult.candidates`."""
+        """Sum of `BacktestResult.candidates` over the runs. The candidates of one search count once."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
     @property
     def periods_per_year(self) -> float:
-        """Returns a year, the same for all runs; intraday runs are compared session by session."""
+        """Returns a year, equal for all runs: intraday runs are compared session by session."""
         return next(iter(self.runs.values())).periods_per_year
 
     @property
@@ -120,21 +120,22 @@ class Comparison:
 
     @property
     def chance(self) -> dict[int, float]:
-        """Number of candidates -> information ratio expected of the best if none has skill, for the runs and for `candidates`.
+        """Number of candidates -> expected information ratio of the best of them if none has skill.
 
-        It is the `expected_best` of independent candidates whose ratios have the sampling deviation 1 / sqrt(years).
+        The numbers are the number of runs and `candidates`. The ratio is the `expected_best` of independent candidates whose
+        information ratios have the standard deviation 1 / sqrt(years).
         """
         sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
         return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.candidates})}
 
     def to_json(self) -> str:
-        """Return everything but the curves as deterministic JSON. Undefined figures are null."""
+        """Return the comparison without its curves as deterministic JSON. Undefined figures are null."""
         from finpod.backtesting.comparison_text import to_json
 
         return to_json(self)
 
     def report(self, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
-        """Write the self-contained HTML page and return its path, as `BacktestResult.report` does."""
+        """Write a self-contained HTML page and return its path. The arguments are those of `BacktestResult.report`."""
         from finpod.report.compare import render_comparison
         from finpod.report.pages import write_page
 
@@ -147,14 +148,14 @@ class Comparison:
 
 
 def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = None) -> Comparison:
-    """Compare runs on the sessions that all of them have; every curve is rescaled to 1 at the first of these.
+    """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
     `finpod.compare` also takes the folders of saved runs, or their names under backtests/, as `load_result` does.
-    Runs are named after their strategies. Where two names are equal, `names` (such as folder names) are used, then
-    numbers. Metrics, turnover and costs are those of the common window. Intraday runs are compared session by session.
+    Runs are named after their strategies. If two strategies have the same name, `names` (such as folder names) are used,
+    then numbers. All figures are those of the common window. Intraday runs are compared session by session.
 
-    Raises InputError for fewer than two runs, a run that is no result, too few or too many names, daily runs mixed with
-    intraday ones, fewer than two common sessions, and an account ruined before the second of them.
+    Raises InputError for fewer than two runs, a run that is not a BacktestResult, a wrong number of names, daily runs mixed
+    with intraday ones, fewer than two common sessions, and an account ruined at the first of them.
     """
     original = _named(results, names)
     runs = {name: run.by_session() for name, run in original.items()}
@@ -162,12 +163,12 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     first, *others = runs
     if unlike := [name for name in others if kinds[name] != kinds[first]]:
         one, two = (describe(original[n].periods_per_year, original[n].sessions_per_year) for n in (first, unlike[0]))
-        raise InputError(f"{first} has {one} and {unlike[0]} {two}; compare daily runs with daily ones")
+        raise InputError(f"{first} has {one}, but {unlike[0]} has {two}; compare runs of the same frequency")
     whole = {name: _curves(run) for name, run in runs.items()}
     common = _common_sessions(original, whole)
     if len(common) < 2:
         spans = ", ".join(f"{name} {_span(table.index)}" for name, table in whole.items())
-        raise InputError(f"the runs have no two sessions in common ({spans}); run them over the same dates")
+        raise InputError(f"the runs have fewer than two sessions in common ({spans}); run them over the same dates")
     cut = {name: table.loc[common] for name, table in whole.items()}
     own = pd.DataFrame({name: table["own"] for name, table in cut.items()})
     if ruined := own.columns[~(own.iloc[0] > 0)].tolist():
@@ -190,17 +191,16 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
 
 
 def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> dict[str, BacktestResult]:
-    """Return the results in their order, by unique names."""
+    """Return the results by unique names, in their order."""
     for result in results:
         if not isinstance(result, BacktestResult):
             raise InputError(
-                f"{result!r:.60} is no result; give one that backtest() or load_result() returned", argument="results"
+                f"{result!r:.60} is not a result; pass results of backtest() or load_result()", argument="results"
             )
     if len(results) < 2:
-        number = "one run" if results else "no run"
-        raise InputError(f"{number} cannot be compared; give two or more", argument="results")
+        raise InputError(f"the number of runs is {len(results)}; pass two or more", argument="results")
     if names is not None and len(names) != len(results):
-        raise InputError(f"there are {len(names)} names for {len(results)} runs; give one for each", argument="names")
+        raise InputError(f"there are {len(names)} names for {len(results)} runs; pass one a run", argument="names")
     labels = [run.strategy for run in results]
     if names is not None:
         labels = [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
@@ -211,13 +211,13 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
 
 
 def _curves(run: BacktestResult) -> pd.DataFrame:
-    """Return the account, its benchmark and its equal weight by session, [n + 1, 3]."""
+    """Return a frame [n + 1, 3] by session: the account ('own'), its 'benchmark' and its 'equal weight'."""
     curves = {"own": run.equity, "benchmark": run.benchmark_equity, EQUAL_WEIGHT: run.equal_weight_equity}
     return pd.DataFrame(curves).set_axis(pd.DatetimeIndex(session_dates(run.equity.index)))
 
 
 def _common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
-    """Return the closes common to all runs. V_0 of intraday runs counts only if all begin with it: others may close on its date."""
+    """Return the closes common to all runs. V_0 of intraday runs is at an open: it counts only if all runs begin there."""
     common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
     opened = [
         whole[name].index[0]
@@ -228,7 +228,7 @@ def _common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str,
 
 
 def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Return the `Metrics` of a curve over its defined values; NaN for fewer than two."""
+    """Return the `Metrics` of the defined values of a curve. They are NaN for fewer than two values."""
     bars = curve.dropna()
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
@@ -252,7 +252,7 @@ def _figures(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Map
 def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
     """Return a mask of the fills between the first and the last common close.
 
-    A fill at the close comes after that day's valuation. No fill is dropped at an end that is the run's own.
+    A fill at the close comes after that day's valuation. If the run itself starts or ends there, its fills are kept.
     """
     days = session_dates(pd.DatetimeIndex(dates))
     first, last = session_dates(common[[0, -1]])
@@ -262,9 +262,7 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) 
 
 
 def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
-    """Return benchmarks, then equal weights, each once. If several differ, their names include those of their runs.
-
-    A benchmark without any value is left out."""
+    """Return `Comparison.rivals`: benchmarks with a bar, then equal-weight portfolios, each once."""
     rivals: dict[str, Rival] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []
@@ -284,7 +282,7 @@ def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame])
 
 
 def _correlation(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the correlation [R, R] of the returns less those of each run's equal weight; NaN for a run that always equals it."""
+    """Return the correlation [R, R] of the returns in excess of equal weight; see `Comparison.correlation`."""
     active = pd.DataFrame(
         {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
     )
@@ -293,7 +291,7 @@ def _correlation(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _pairs(equity: pd.DataFrame, terms: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield all pairs of accounts, with the intervals of their differences or the reason why there are none."""
+    """Yield all pairs of accounts, with intervals of their differences or with the reason for missing intervals."""
     for first, second in combinations(equity, 2):
         curves = [equity[first], equity[second]]
         reason, leads = "", dict[str, Interval]()

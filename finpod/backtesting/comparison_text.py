@@ -1,4 +1,4 @@
-"""A comparison of runs as text and as JSON; its rows and sentences are also used by the HTML page."""
+"""A comparison of runs as text and as JSON. The HTML page uses the same rows and sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = (
     Row("information_ratio", "Information ratio over equal weight", "ratio", yearly=True),
     Row("turnover", "Turnover", "times"),
     Row("yearly_turnover", "Turnover a year", "times", yearly=True),
-    Row("costs", "Costs, of the first value", "percent"),
+    Row("costs", "Costs, % of initial value", "percent"),
 )
 """Figures in the order of display."""
 NO_INTERVAL = {
@@ -30,16 +30,16 @@ NO_INTERVAL = {
     "ruined": "one of the two accounts was ruined",
     "same": "the two accounts are the same",
 }
-"""Reason -> text on why a pair has no interval."""
+"""`Pair.reason` -> text on why the pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
     "data": ("the data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
     "terms": ("the terms differ", lambda value: describe_terms(*value)),
     "cash": ("the starting cash differs", lambda value: f"{value:,}"),
     "risk_free": ("the risk-free rates differ, so the Sharpe ratios use a rate of 0 %", percent),
 }
-"""Setting -> text on how it differs, and the format of its values."""
+"""Setting of `SETTINGS` -> text on a difference, and a function that formats its values."""
 _HEADING = 18
-"""Characters in a line of a column's heading."""
+"""Width in characters at which the heading of a column is wrapped."""
 
 
 def format_comparison(comparison: Comparison) -> str:
@@ -63,7 +63,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return warnings and notes: names of the runs (empty for all), sentence, and True if the figures mean nothing."""
+    """Return notes and warnings, the most severe first: names of the runs (empty for all), sentence, is it severe."""
     warnings = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -73,23 +73,23 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
     for what, groups in comparison.unfair.items():
         differ, write = UNFAIR[what]
         values = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in groups.items())
-        unfair.append(("", f"no fair comparison: {differ}: {values}", True))
+        unfair.append(("", f"unfair comparison: {differ}: {values}", True))
     return sorted([*warnings, *unfair, *notes], key=lambda note: not note[2])
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each figure: first the runs, then the rivals. A cell is empty if a rival has no such figure."""
+    """Return the label of each figure and its cells: runs, then rivals. A cell is empty if a rival lacks the figure."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
 def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return label and ranks of the runs by the main figures, 1 being the best."""
+    """Return a label and the ranks of the runs for each figure of `RANKED`. 1 is the best."""
     ranks = comparison.ranks.values()
     return [(f"Rank by {label}", [count(places[key]) for places in ranks]) for key, label in RANKED.items()]
 
 
 def headings(comparison: Comparison) -> list[str]:
-    """Return the heading of the column of each run: its name, marked if its figures mean nothing."""
+    """Return the heading of each run's column: its name, with a mark if its figures are invalid."""
     marked = []
     for name, run in comparison.runs.items():
         failed = run.audit is not None and run.audit.passed is False
@@ -99,7 +99,7 @@ def headings(comparison: Comparison) -> list[str]:
 
 
 def contrasts(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
-    """Return for each pair: label, difference of CAGR (points) and its interval, of Sharpe ratio and its interval, and verdict."""
+    """Return label, CAGR difference (points), its interval, Sharpe difference, its interval, and verdict of each pair."""
     return [_contrast(pair) for pair in comparison.pairs]
 
 
@@ -114,32 +114,29 @@ def _contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
 
 
 def _signed(value: float, digits: int) -> str:
-    """A difference with its sign; without one if it rounds to zero, n/a if undefined."""
+    """Return a difference as text with its sign. Zero has no sign; an undefined difference is n/a."""
     rounded = round(value, digits)
     return f"{rounded:+.{digits}f}" if math.isfinite(value) and rounded else ratio(value, digits)
 
 
 def pairs_note(comparison: Comparison) -> str:
-    """Return a note on how many intervals exclude zero by luck; empty for a single pair."""
+    """Return a note on multiple tests; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
-    return f"even if none of the {judged} pairs differed, one in twenty would seem to" if judged > 1 else ""
+    return f"even without true differences, one in twenty of {judged} pairs appears significant" if judged > 1 else ""
 
 
 def selection(comparison: Comparison) -> str:
-    """Return a sentence on the selection bias of choosing among these runs."""
-    bias = "Choosing the best of several runs on the window of their comparison is selection bias, and flatters the chosen run"
+    """Return a text on the selection bias of choosing among these runs."""
+    bias = "Choosing the best of several runs by this table is selection bias: the best run looks better than it is"
     if comparison.is_short:
         return f"{bias}."
     shown = [f"{ratio(best)} for the best of {number:,}" for number, best in comparison.chance.items()]
-    behind = f", all the candidates behind these {len(comparison.runs)} runs" if len(shown) > 1 else ""
-    return (
-        f"{bias}: luck alone is expected to give runs without skill an information ratio over equal weight of "
-        f"{' and of '.join(shown)}{behind}."
-    )
+    behind = f" candidates, from which these {len(comparison.runs)} runs were chosen" if len(shown) > 1 else ""
+    return f"{bias}. Without skill, the expected information ratio over equal weight is {' and '.join(shown)}{behind}."
 
 
 def to_json(comparison: Comparison) -> str:
-    """Return everything but the curves as deterministic JSON. Undefined figures are null."""
+    """Return the comparison without its curves as deterministic JSON. Undefined figures are null."""
     days, ranks = comparison.equity.index, comparison.ranks
     content = {
         "start": f"{days[0]:%Y-%m-%d}",
@@ -169,7 +166,6 @@ def to_json(comparison: Comparison) -> str:
 
 
 def _described(run: BacktestResult) -> dict[str, Any]:
-    """Return the settings of a run, for the JSON."""
     fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
     return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
         "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],

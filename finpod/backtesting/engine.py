@@ -26,7 +26,7 @@ from finpod.weights import Decided, PrecomputedWeights
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `backtest`."""
+    """Keyword arguments of `backtest`."""
 
     start: DateLike | None
     end: DateLike | None
@@ -71,40 +71,40 @@ def backtest(
     examine: bool | None = None,
     progress: Progress | None = None,
 ) -> BacktestResult | Backtests:
-    """Run a strategy, or ready weights, over the sessions of [start, end] and return a `BacktestResult`.
+    """Run a strategy, or precomputed weights, over the sessions of [start, end] and return a `BacktestResult`.
 
     `finpod.backtest` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
-    V_0 is the cash at the close of the first session. With fill='open' a decision sees all rows up to a close and is
-    filled at the next open. With fill='close' it is filled at the next close; this is the default if the data have no
-    opens. Cash earns nothing. Accounts are long only. Shares are fractional unless `whole_shares`. Positions in assets
-    that leave the exchange become cash at their last price times (1 + delisting_return). `risk_free` is a yearly rate.
+    V_0 is the cash at the close of the first session. With fill='open', a decision sees all rows up to a close and is
+    filled at the next open. With fill='close' (the default if the data have no opens), it is filled at the next close.
+    Cash earns nothing. Accounts are long only. Shares are fractional unless `whole_shares`. A position in an asset that
+    leaves the exchange becomes cash at its last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
-    At the fill, no weight exceeds `max_weight` and no decision trades more than `max_turnover` of the account, both sides
-    counted; see `finpod.trading.caps.within_caps`. With None the strategy's own cap applies: the one an agent was trained
-    with. Equal weight and the baselines have no caps.
+    At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys plus
+    sells); see `finpod.trading.caps.within_caps`. None stands for the caps of the strategy: an agent has those of its
+    training. Equal weight and the baselines have no caps.
 
-    Ready weights have shape [T, N]. Row t is a decision that has seen the rows up to t; a row of NaN trades nothing.
-    Weights [S, T, N] are S strategies, which are run together and give their `Backtests`. Weights are not copied.
+    Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
+    Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not copied.
 
-    Every strategy is audited for look-ahead up to a sampled decision. With `examine` (the default for trained agents),
-    it is also compared with baselines and random portfolios, and its decisions are replayed at other costs and account
-    sizes (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default),
-    rebalanced as often as the strategy decides (`every`). Its interval is widened for `opened`, the number of results of
-    this window that were looked at. `progress` is called with a description of the step and the share that is done.
+    Every strategy is audited for look-ahead bias up to a sampled decision. `examine` (by default True for trained agents)
+    also compares it with baselines and random portfolios, and replays its decisions at other costs and account sizes
+    (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default), rebalanced as
+    often as the strategy decides (`every`). `opened` is the number of results of this window that were looked at; it
+    widens the interval of the verdict. `progress` is called with the name of a step and the fraction that is done.
 
-    Raises InputError for a window without two sessions, and for one that starts on or before `trained_until` (unless
-    `allow_in_sample`). Raises StrategyError, naming strategy and day, for invalid weights.
+    Raises InputError for a window of fewer than two sessions, and for a window that starts on or before `trained_until`
+    (unless `allow_in_sample`). Raises StrategyError for invalid weights; it names the strategy and the day.
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is a {type(market).__name__}; give the result of load_market(...) or sample_market()",
+            f"market is of type {type(market).__name__}; pass the result of load_market(...) or sample_market()",
             argument="market",
         )
     if not isinstance(name, (str, type(None))):
-        raise InputError(f"name is {name!r:.60}; give a text", argument="name")
+        raise InputError(f"name is {name!r:.60}; pass a string", argument="name")
     if not isinstance(costs, (Costs, type(None))):
-        raise InputError(f"costs is {costs!r:.60}; give finpod.Costs(fee_bps=...)", argument="costs")
+        raise InputError(f"costs is {costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
     check_rates(risk_free)
     require_opened(opened)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -150,7 +150,7 @@ def _of_strategy(
 def _of_weights(
     ready: PrecomputedWeights, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult | Backtests:
-    """Return the result of precomputed weights, or the results of many."""
+    """Return the result of precomputed weights [T, N], or the `Backtests` of [S, T, N]."""
 
     def alone(s: int) -> BacktestResult:
         path = path_of(ready, s, run.window, run.terms)
@@ -167,7 +167,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result with evidence if `examine`, by default for trained strategies; never for the benchmark itself."""
+    """Add evidence to the result if `examine` (by default, if the strategy is trained); never for the benchmark itself."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result
@@ -175,10 +175,10 @@ def _examined(
 
 
 def require_opened(opened: int) -> None:
-    """Raise InputError unless `opened`, the number of results looked at, is a whole number of at least 1."""
+    """Raise InputError unless `opened` is an int of at least 1."""
     if type(opened) is not int or opened < 1:
         raise InputError(
-            f"opened is {opened!r:.60}; give the number of results looked at in this window: 1 or more, this one included",
+            f"opened is {opened!r:.60}; pass the number of results of this window that were looked at, with this one: 1 or more",
             argument="opened",
         )
 
@@ -188,7 +188,7 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
     first, last = traded.window(start, end)
     if last == first:
         raise InputError(
-            f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has one session and no return; choose "
+            f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has only one session; choose "
             "an end at least one session after the start",
             argument="end",
         )
@@ -205,7 +205,7 @@ def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed
         return False
     if not allowed:
         raise InputError(
-            f"the window starts on {first_day!s:.10}, but {label} was trained or chosen on days up to {until}; "
+            f"the window starts on {first_day!s:.10}, but {label} was trained or selected on days up to {until}; "
             "start later, or pass allow_in_sample=True",
             argument="start",
         )

@@ -1,4 +1,4 @@
-"""A result for pyfolio, empyrical and quantstats: as series, or as files that pandas reads in one line."""
+"""Export of a result to pyfolio, empyrical and quantstats: as series, or as files that pandas reads in one line."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from finpod.result import BacktestResult
 Format = Literal["csv", "parquet"]
 
 CLOCK = "sessions at midnight UTC, as pyfolio expects; for quantstats, which expects no time zone, append .tz_localize(None)"
-"""Meaning of the dates of an export."""
+"""What the dates of an export mean."""
 
 
 class PyfolioInputs(NamedTuple):
-    """Arguments of `pyfolio.create_full_tear_sheet`; dates are sessions at midnight UTC, since pyfolio needs a time zone.
+    """Arguments of `pyfolio.create_full_tear_sheet`. Dates are sessions at midnight UTC, as pyfolio needs a time zone.
 
-    m is the number of sessions with a return; intraday results have one value a session.
+    m is the number of sessions with a return. Intraday results have one value a session.
     """
 
     returns: pd.Series
     """[m] simple returns of the account, named after the strategy."""
     positions: pd.DataFrame | None
-    """[m, K + 1] currency in each of the K assets ever held, then `cash`; None if nothing was ever held at a close."""
+    """[m, K + 1] value in currency of each of the K assets ever held, then of `cash`. None if no asset was held at a close."""
     transactions: pd.DataFrame | None
-    """One row a fill or delisting: `amount` (shares, sells negative), `price`, `symbol`; None if there were none.
+    """One row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without any.
 
-    In adjusted units, `positions` changes only by returns and these transactions."""
+    Shares and prices are adjusted, so `positions` changes only by returns and by these transactions."""
     benchmark: pd.Series | None
-    """Returns of the benchmark from each of its bars to the next; None if it has fewer than two."""
+    """Returns of the benchmark from each of its bars to the next; None if it has fewer than two bars."""
     equal_weight: pd.Series
-    """[m] returns of the point-in-time equal weight."""
+    """[m] returns of the point-in-time equal-weight portfolio."""
     notes: tuple[str, ...] = ()
-    """Sentences on omissions and differences."""
+    """Sentences on data that were left out or differ from what pyfolio expects."""
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """Return the series of a result for pyfolio and empyrical. For quantstats, remove the time zone by `.tz_localize(None)`.
+    """Return the series of a result for pyfolio and empyrical. For quantstats, remove the time zone: `.tz_localize(None)`.
 
-    `benchmark` and `equal_weight` are for the arguments `benchmark_rets` and `factor_returns`. Raises InputError for a
-    ticker called 'cash', which pyfolio would take for the cash.
+    Pass `benchmark` as `benchmark_rets` and `equal_weight` as `factor_returns`. Raises InputError for a ticker 'cash',
+    which pyfolio would treat as cash.
     """
     if "cash" in result.weights.columns:
-        raise InputError("pyfolio takes a ticker called 'cash' for the cash; rename the ticker in the market data")
+        raise InputError("the market has a ticker 'cash', which pyfolio treats as cash; rename this ticker")
     daily = result.by_session()
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
     positions = values.loc[:, (values != 0).any()]
@@ -70,10 +70,10 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
 def export(
     result: BacktestResult, folder: str | Path, *, format: Format = "csv", overwrite: bool = False
 ) -> tuple[str, ...]:
-    """Write `to_pyfolio(result)` to `folder`, one file a series and export.json, all or nothing; return its notes.
+    """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
-    The same result gives the same bytes. Raises InputError for a format that is neither 'csv' nor 'parquet', for a
-    folder that exists (with `overwrite`, only if it is no export) or cannot be written, and in the cases of `to_pyfolio`.
+    Either all files are written, or none. The same result gives the same bytes. With `overwrite`, an older export is
+    replaced. Raises InputError for another format, for a folder that exists or cannot be written, and as `to_pyfolio`.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")
@@ -101,7 +101,7 @@ def export(
 
 
 def how_to_read(file: str) -> str:
-    """Return the line of Python that reads one file of an export."""
+    """Return a line of Python that reads one file of an export."""
     name, _, form = file.partition(".")
     line = f"pd.read_parquet({file!r})"
     if form == "csv":  # symbols such as 0700, NA and TRUE stay text
@@ -115,7 +115,7 @@ def _steps(equity: pd.Series, name: str) -> pd.Series:
 
 
 def _dated(table: Any) -> Any:
-    """The series or frame with its sessions dated at midnight UTC."""
+    """Return the series or frame with its sessions at midnight UTC."""
     days = pd.DatetimeIndex(session_dates(table.index), name="date").as_unit("ns")
     return table.set_axis(days.tz_localize("UTC"))
 
@@ -123,19 +123,19 @@ def _dated(table: Any) -> Any:
 def _notes(result: BacktestResult, assets: int, bars: int, closes: int) -> list[str]:
     amounts = result.trades["shares"]
     notes = {
-        "no positions: nothing was held at any close": assets == 0,
-        "no transactions: nothing was traded": len(result.trades) == 0,
-        "no benchmark: the run has none": not result.has_benchmark,
+        "no positions: no asset was held at any close": assets == 0,
+        "no transactions: there were no trades": len(result.trades) == 0,
+        "no benchmark: the run has no benchmark": not result.has_benchmark,
         f"no benchmark: {result.benchmark} has fewer than two bars in the window": result.has_benchmark and bars < 2,
-        f"the benchmark {result.benchmark} has {bars:,} of {closes:,} bars; its return after a missing one spans the gap": (
+        f"the benchmark {result.benchmark} has {bars:,} of {closes:,} bars; a return after missing bars spans the gap": (
             2 <= bars < closes
         ),
-        "session by session: intraday returns are compounded, and transactions carry the date of their session": (
+        "intraday returns are compounded to sessions, and a transaction has the date of its session": (
             result.is_intraday
         ),
-        "pyfolio, empyrical and quantstats count 252 returns a year unless told otherwise (annualization=, periods=), and these "
-        f"data have {result.sessions_per_year:g}": result.sessions_per_year != 252,
-        "pyfolio's round trips need whole shares, and these are fractional: leave round_trips out": bool(
+        f"the data have {result.sessions_per_year:g} sessions a year; pass this number to pyfolio and empyrical "
+        "(annualization=) and quantstats (periods=), which assume 252": result.sessions_per_year != 252,
+        "the shares are fractional, but pyfolio's round trips need whole shares: do not pass round_trips": bool(
             (amounts != amounts.round()).any()
         ),
     }

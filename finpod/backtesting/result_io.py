@@ -1,4 +1,4 @@
-"""A result as JSON and as a folder: written whole, and checked by its checksums when it is read."""
+"""A result as JSON and as a folder with checksums, which are verified on loading."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = 3
 SUMS = "SHA256SUMS"
 """File of a saved run that holds the checksums of the others."""
 SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
-"""Files that `SUMS` covers. run.json is left out, as it differs from run to run."""
+"""Files with a checksum in `SUMS`. run.json has none, as it differs from run to run."""
 PLAIN = [
     name
     for name, kind in get_type_hints(BacktestResult).items()
@@ -41,11 +41,11 @@ _OTHERS = {name: f"{name}_equity" for name in ("benchmark", "equal_weight", "anc
 CURVES = {"equity": "equity", **_OTHERS, "return": "returns", "turnover": "turnover"}
 """Column of returns.csv -> field of a result."""
 NAMED = {"variants": "variant: ", "agents": "agent: ", "baselines": "baseline: "}
-"""Field that holds curves by name -> prefix of their columns in returns.csv."""
+"""Field with several named curves -> prefix of their columns in returns.csv."""
 
 
 def to_json(result: BacktestResult) -> str:
-    """Return everything but the series as deterministic JSON. Undefined figures are null."""
+    """Return the result without its series as deterministic JSON. Undefined figures are null."""
     content = {
         "format": FORMAT,
         "start": f"{result.equity.index[0]:%Y-%m-%d}",
@@ -67,10 +67,10 @@ def to_json(result: BacktestResult) -> str:
 def save(
     result: BacktestResult, folder: Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write result.json, returns.csv, trades.csv, weights.parquet and, with the times of the run, run.json; all or nothing.
+    """Write result.json, returns.csv, trades.csv, weights.parquet and run.json (`run`: times of the run). Return the folder.
 
-    SHA256SUMS holds the hashes of all but run.json, as `sha256sum --check` reads it. Raises InputError if the folder exists
-    (unless `overwrite`) or cannot be written.
+    Either all files are written, or none. SHA256SUMS has the checksums of all but run.json, in the format of `sha256sum`.
+    Raises InputError if the folder cannot be written, or if it exists and `overwrite` is False.
     """
     curves = {column: getattr(result, field) for column, field in CURVES.items()}
     for field, prefix in NAMED.items():
@@ -88,19 +88,19 @@ def save(
 
 
 def checksums(folder: Path) -> str:
-    """Return one line for each existing file of `SUMMED`: its SHA-256 and its name, in the format of `sha256sum`."""
+    """Return the checksums of the existing files of `SUMMED`, one line a file, in the format of `sha256sum`."""
     there = [name for name in SUMMED if (folder / name).exists()]
     return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """Return the folder of a run: backtests/NAME for a bare name that exists there or is no path here, else the path itself."""
+    """Return the folder of a run: backtests/NAME for a bare name, unless only ./NAME exists; any other path unchanged."""
     path, saved = Path(run), BACKTESTS / run
     return saved if path.name == str(run) and (saved.exists() or not path.exists()) else path
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """Return the names of runs: their folder names, with as much of the path as makes them unique."""
+    """Return names of runs: the name of each folder, or its whole path if two folders have the same name."""
     short = [folder.resolve().name for folder in folders]
     return [str(folder) if short.count(name) > 1 else name for folder, name in zip(folders, short, strict=True)]
 
@@ -108,8 +108,8 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 def load_result(run: str | PathLike[str]) -> BacktestResult:
     """Load a result that `BacktestResult.save` wrote, and check that no file was changed or is missing.
 
-    `run` is its folder, or its name under backtests/. Every file must have the checksum listed in `SUMS`. Raises InputError
-    for a folder without a result, and for a result of another format or a damaged one.
+    `run` is its folder, or its name under backtests/. Raises InputError for a folder without a result, for a result of
+    another format, and for a file that differs from its checksum.
     """
     source = run_folder(run)
     try:
@@ -117,13 +117,12 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
         version = content["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         runs = [path.parent.name for path in sorted(BACKTESTS.glob(f"*/{RESULT}")) if path.parent != source]
-        fix = did_you_mean(source.name, runs, f"give a run: its folder, or its name under {BACKTESTS}/")
-        problem = f"holds no backtest result ({_reason(error)})" if source.is_dir() else "does not exist"
+        fix = did_you_mean(source.name, runs, f"pass the folder of a run, or its name under {BACKTESTS}/")
+        problem = f"has no backtest result ({_reason(error)})" if source.is_dir() else "does not exist"
         raise InputError(f"{source} {problem}; {fix}", argument="run") from error
     if version != FORMAT:
-        raise InputError(
-            f"{source} has result format {version}, this finpod reads {FORMAT}; run the backtest again", argument="run"
-        )
+        problem = f"has result format {version}, but this finpod reads {FORMAT}"
+        raise InputError(f"{source} {problem}; run the backtest again", argument="run")
     if wrong := _damage(source):
         raise InputError(f"{source} is damaged: {wrong}; run the backtest again", argument="run")
     try:
@@ -133,11 +132,11 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
 
 
 def _reason(error: Exception) -> str:
-    return f"it lacks {first_line(error)}" if isinstance(error, KeyError) else first_line(error)
+    return f"{first_line(error)} is missing" if isinstance(error, KeyError) else first_line(error)
 
 
 def _damage(source: Path) -> str:
-    """Return the first file that is missing or was changed; empty if there is none."""
+    """Return a text on the first file that is missing or was changed; empty if all files are intact."""
     for name in (SUMS, "run.json"):
         if not (source / name).exists():
             return f"{name} is missing"
@@ -146,9 +145,9 @@ def _damage(source: Path) -> str:
         for text in ((source / SUMS).read_text(), checksums(source))
     )
     if not set(written) <= set(SUMMED):
-        return f"{SUMS} is not what was written"
+        return f"{SUMS} was changed"
     wrong = next((name for name in sorted({*written, *present}) if written.get(name) != present.get(name)), "")
-    return wrong and f"{wrong} is {'not what was written' if wrong in present else 'missing'}"
+    return wrong and f"{wrong} {'was changed' if wrong in present else 'is missing'}"
 
 
 def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
@@ -184,5 +183,5 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
 
 
 def _by_number(sweep: Mapping[str, Any]) -> dict[float, Any]:
-    """Return a sweep with its settings as numbers, in ascending order."""
+    """Return a sweep with its settings as floats, in ascending order."""
     return dict(sorted((float(setting), figures) for setting, figures in sweep.items()))

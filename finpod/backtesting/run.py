@@ -32,28 +32,28 @@ class Run:
     """Settings shared by the results of one backtest."""
 
     strategy: Strategy
-    """Strategy that is run; a plain `Strategy` for ready weights."""
+    """Strategy to run; a plain `Strategy` if weights are given."""
     market: MarketData
-    """Market with its benchmark; the market of `window` may be a part of it."""
+    """Whole market, with its benchmark. The market of `window` may be only its benchmark."""
     window: Window
-    """Market that is traded, and its sessions."""
+    """Market to trade, and its sessions."""
     terms: Terms
     """Costs, cash and caps."""
     opened: int
     """Number of results of this window that were looked at."""
     risk_free: float
-    """Risk-free rate a year."""
+    """Yearly risk-free rate."""
     in_sample: bool
     """True if the window overlaps the days the strategy was trained or selected on."""
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
-        """Return the path of an account under a strategy; `log` collects the decisions."""
+        """Return the path of an account that follows a strategy; decisions are appended to `log`."""
         decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
 
     @cached_property
     def equal_weight(self) -> pd.Series:
-        """[n + 1] equity of point-in-time equal weight, rebalanced every session."""
+        """[n + 1] equity of the point-in-time equal-weight portfolio, rebalanced every session."""
         return self._equity_of(EQUAL, 1)
 
     @cached_property
@@ -72,7 +72,7 @@ class Run:
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
-        """Return the result of one account; `beside` has the paths of its 'variants' and 'agents' by name."""
+        """Return the result of one account. `beside` has the paths of the 'variants' and 'agents' of its strategy by name."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
         parts: dict[str, Any] = {
@@ -97,13 +97,13 @@ class Run:
             events=tuple(events),
             **parts,
         )
-        # A missing price is an event, not a reason to doubt the result.
+        # Orders without a price are events only. Other unfilled orders are also warnings.
         doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
         return replace(result, warnings=(*warnings_of(result), *_capped(path, terms), *doubtful))
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """Return the fields of a result that do not depend on its path."""
+        """Fields of a result that do not depend on the path of the account."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
         return {
             "benchmark": market.benchmark,
@@ -129,7 +129,7 @@ class Run:
 
 
 def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
-    """Return the sessions of the closes of a window, or of other rows of its market."""
+    """Return the dates of the closes of a window, or of other rows of its market."""
     return pd.DatetimeIndex(window.dates if rows is None else window.market.dates[rows], name="date")
 
 
@@ -143,8 +143,8 @@ def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     """Return one row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
 
-    Rows are sorted by session, then in column order, a fill before a delisting. The running sum of the shares is the
-    position; V_0 less the running sums of notional and cost is the cash.
+    Rows are sorted by session, then by column, with fills before delistings. The running sum of the shares is the
+    position. V_0 minus the running sums of notional and cost is the cash.
     """
     execution, closes = window.execution, np.arange(window.first, window.last)
     last_worth = execution.mark[closes] * (1 + terms.delisting_return)
@@ -166,7 +166,7 @@ def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
 
 
 def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
-    """A warning of the caps that can bind, with the number of decisions that had too few assets to invest the account."""
+    """Yield a warning if caps apply, with the number of decisions that had too few assets to invest the whole account."""
     weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
     short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
     caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
@@ -175,13 +175,13 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def _departures(trades: pd.DataFrame) -> Iterator[Event]:
-    """One event for each position that a delisting turned into cash."""
+    """Yield an event for each position that a delisting turned into cash."""
     for trade in trades[trades["kind"] == "delisted"].itertuples():
         yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """One event for each reason why buy orders were not filled: the first case, and the number of cases."""
+    """Yield an event for each reason why buy orders were not filled, with the first such order and their number."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

@@ -17,48 +17,48 @@ Data = Mapping[str, Any]
 REASONS = {
     "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
     "no_decision": "the strategy made no decision on the days sampled",
-    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot tell look-ahead from chance; draw "
-    "random numbers from a generator that the strategy seeds itself",
+    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot detect look-ahead; draw random "
+    "numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
 }
-"""Code of a reason -> text on why an audit has no outcome."""
+"""`Audit.reason` -> text on why an audit has no outcome."""
 
 UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
-    "other_accounts": "accounts other than that of the run",
+    "other_accounts": "decisions for an account with other cash or positions",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or statistics over all rows (a scaler's), "
+    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or a scaler's statistics over all rows, "
     "and extra columns with few tickers or sessions",
-    "native": "files that native code reads without the usual readers of pyarrow and polars, and checks whether a file exists",
+    "native": "files read by native code other than pyarrow and polars, and tests of whether a file exists",
     "system": "environment variables, files of the system and of packages, and, from Python 3.14 on, the clock of `datetime`",
 }
-"""Code of `Audit.unchecked` -> clause that words it."""
+"""Code in `Audit.unchecked` -> text for it."""
 
 NO_RANDOM_PORTFOLIOS = {
-    "intraday": "they are for daily bars",
+    "intraday": "they are only for daily bars",
     "never_traded": "the strategy never traded",
     "one_asset": "there are fewer than two assets to choose from",
 }
-"""Reason -> text on why random portfolios were left out."""
+"""`RandomPortfolios.reason` -> text on why there are no random portfolios."""
 
 _NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
 EVENTS = {
     "skipped": "{day}: the first decision was skipped, because the data have no row before the start",
-    "delisted": "{day}: {ticker} has no later bars (it was delisted, or its data end); {shares:.6g} shares were converted to "
-    "cash at {price:.6g}",
-    "not_member": _NOT_BOUGHT % "it was not a member on the day of the decision",
-    "no_price": _NOT_BOUGHT % "there was no price to fill at",
+    "delisted": "{day}: {ticker} has no later bars (delisted, or its data end); {shares:.6g} shares were converted to cash at "
+    "{price:.6g}",
+    "not_member": _NOT_BOUGHT % "it was not an index member on the decision day",
+    "no_price": _NOT_BOUGHT % "it had no price at the fill",
     "no_cash": _NOT_BOUGHT % "there was no cash left",
     "no_whole_share": _NOT_BOUGHT % "the cash did not cover one whole share",
 }
-"""Code of an event -> template for its fields."""
+"""Code of an event -> template, filled with the fields of the event."""
 
 _NOT_DATED = "{note} and does not set trained_until, so the days on which the model was fitted are unknown"
 _CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s (on {days} of {checked} days)"
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
-    "held": "{where}: on {day} '{subject}' holds {note}; pass {instead} instead",
+    "held": "{where}: on {day} '{subject}' contains {note}; use {instead} instead",
     "model": "{where}: '{subject}' is " + _NOT_DATED,
     "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price that was "
     "known when the order was decided",
@@ -67,14 +67,14 @@ FINDINGS = {
     "extra": "data: from {day} on, the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
     "{sessions:# session} (the limit is {most:.2f}); check the dates of the column",
 }
-"""Kind of a finding -> template. The other kinds are what was read while a decision was taken."""
+"""Kind of a finding -> template. All other kinds are reads during a decision and use `_READ`."""
 _READ = "{where}: {who} {note} while {doing} {day}"
 _PARTS = ("decisions", "invested", "run", "features", "fills", "data")
 _PART_NAMES = {"invested": "decisions once invested", "run": "decisions in a run"}
 
 
 class _Words(Formatter):
-    """`str.format`, with lists joined by commas, and the format `# noun` for a number with its noun."""
+    """`str.format` that joins lists with commas and has the format `# noun` for a number with its noun."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, (list, tuple)):
@@ -95,19 +95,19 @@ def _index_list(data: Data) -> str:
     index = _say("{size} members of the {title} on {day}", data)
     if data["members"] < data["size"]:
         return (
-            f"the list of members is incomplete: it has {data['members']} of {index}; most missing companies have left the "
-            "index since, which flatters every strategy"
+            f"the list of members is incomplete: it has {data['members']} of {index}; most of the others have left the index "
+            "since, which flatters every strategy"
         )
     return f"the list of members has {data['members']} assets for the {index}; some of these assets were not members"
 
 
 def _capped(data: Data) -> str:
-    parts = [f"no weight above {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
-    parts += [f"no decision trades above {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
+    parts = [f"weights at most {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
+    parts += [f"turnover at most {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
     if data["in_cash"]:
         fewest, decisions = math.ceil(1 / data["max_weight"] - 1e-6), plural(data["in_cash"], "decision")
-        parts[-1] += f"; the rest of the account stayed in cash on {decisions} with fewer than {fewest:,} assets"
-    return f"capped, as shares of the account: {' and '.join(parts)}"
+        parts[-1] += f"; {decisions} had fewer than {fewest:,} assets, so a part of the account stayed in cash"
+    return f"capped, as fractions of the account: {' and '.join(parts)}"
 
 
 def _too_good(data: Data) -> str:
@@ -127,40 +127,40 @@ def _look_ahead(data: Data) -> str:
 
 def _shortened(data: Data) -> str:
     lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
-    early = f". Runs that began earlier, {', '.join(data['invested'])}, enter with the positions they held"
+    early = f". {', '.join(data['invested'])} began earlier, so the comparison starts with the positions held then"
     return (
-        f"the window is shortened to the {data['closes']:,} closes that all runs have, {data['span']}: {lengths}"
+        f"the comparison uses only the {data['closes']:,} common closes, {data['span']}: {lengths}"
         f"{early * bool(data['invested'])}"
     )
 
 
 WARNINGS: dict[str, str | Callable[[Data], str]] = {
-    "in_sample": "in-sample: the window starts on or before {trained_until}, the last day the strategy was trained or chosen on; "
-    "these figures say nothing about the future",
+    "in_sample": "in-sample: the window starts on or before {trained_until}, the last day of training and selection; these "
+    "figures say nothing about the future",
     "ruined": "ruined on {day}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
     "undated_model": "the strategy holds " + _NOT_DATED.replace("note", "model"),
     "short_history": "short history: {returns:# return}; yearly figures are extrapolated and mean little",
     "many_trials": _chosen,
-    "no_benchmark": "there is no benchmark to compare it with",
-    "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window; nothing can be compared with it",
+    "no_benchmark": "the market has no benchmark",
+    "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window, so there is no comparison with it",
     "benchmark_cover": lambda data: (
         _say(
-            "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta and the "
-            "other relative figures use the days the benchmark has",
+            "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta and other "
+            "relative figures use only these bars",
             data,
         )
         + ", so the excess is not the difference of the two total returns" * (not data["whole"])
     ),
-    "price_return_benchmark": "the benchmark {benchmark} is a price return: it leaves dividends out while the stocks' prices "
-    "include them, which flatters every strategy by about two percent a year",
+    "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the stocks "
+    "include them; this flatters every strategy by about two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
-    "survivorship": "survivorship: {membership}; companies that failed or left before are not in the data, which flatters every "
-    "strategy",
-    "unknown_universe": "the data do not say how their assets were chosen; a choice with hindsight flatters every strategy",
+    "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which flatters "
+    "every strategy",
+    "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every strategy",
     "missing_members": lambda data: (
-        _say("{count:# member} left out on the dates on which their prices are missing: {tickers}", data)
+        _say("{count:# member} left out on dates without their prices: {tickers}", data)
         + " ..." * (data["count"] > len(data["tickers"]))
     ),
     "index_list": _index_list,
@@ -171,23 +171,23 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "too_good": _too_good,
     "never_traded": "degenerate policy: it never traded",
     "all_cash": "degenerate policy: almost all cash, {cash:.1%} of the account",
-    "one_asset": "degenerate policy: almost all in one asset, {share:.1%} of what is invested",
+    "one_asset": "degenerate policy: almost all in one asset, {share:.1%} of the invested amount",
     "one_trading_day": "buy and hold: it traded on one day only",
-    "untouched": "close to buy and hold: from {day} on, at most {share:.1%} of the account differed from untouched positions",
-    "constant_cash": "market timing that never switches: about {cash:.0%} of the account is always in cash",
+    "untouched": "close to buy and hold: from {day} on, the account differed from the positions of that day by {share:.1%} at most",
+    "constant_cash": "constant cash: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
     "rules_daily_only": "{rules} are left out: they are rules for daily bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
-    "rule_fell_back": "{rule} found no optimum on {days:# day} and held inverse-volatility weights then",
+    "rule_fell_back": "{rule} found no optimum on {days:# day} and used inverse-volatility weights instead",
     "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
     "shortened": _shortened,
     "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "
-    "differ; the table shows each",
+    "differ; the table shows them all",
     "intraday": "intraday runs are compared session by session, from the {from} of the first common session",
 }
-"""Code of a warning, or of a note on a comparison -> template for its data, or a function of them."""
+"""Code of a warning, or of a note on a comparison -> template for its data, or a function of its data."""
 
 
 def warning_sentence(warning: ResultWarning) -> str:
@@ -202,14 +202,14 @@ def event_sentence(event: Event) -> str:
 
 
 def finding_sentence(finding: Finding) -> str:
-    """Return the finding as one sentence that begins with the part examined."""
+    """Return the finding as one sentence that begins with the audited part."""
     data, is_part = finding.data, finding.where in _PARTS
     vanished = finding.size is None or not math.isfinite(finding.size)
     words = {
         "where": _PART_NAMES.get(finding.where, finding.where) if is_part else f"feature {finding.where}",
         "value": f"the {'weight of' if is_part else 'value for'} {finding.subject}",
         "by": "appears, vanishes or cannot be computed" if vanished else f"changes by {finding.size:.3g}",
-        "instead": "what it needs, such as market.tickers" if data.get("market") else "later data through extra=",
+        "instead": "single fields, such as market.tickers," if data.get("market") else "a column passed as extra=",
         "others": f" ({data['count']} assets in all)" if data.get("count", 1) > 1 else "",
         "over": "over" if data.get("shared") else "on average over",
         "who": finding.subject or "another thread",
@@ -233,12 +233,12 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Return the limits of the audit, one clause each. Unknown codes of earlier versions are shown as they are."""
+    """Return a text for each code of `Audit.unchecked`. Unknown codes of earlier versions are returned unchanged."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
 def format_audit(audit: Audit) -> str:
-    """Return the audit as plain text, one line a finding."""
+    """Return the audit as plain text with one line for each finding."""
     span = "no day"
     if audit.days:
         span = f"{plural(len(audit.days), 'day')} from {audit.days[0]} to {audit.days[-1]}"
@@ -272,19 +272,19 @@ LUCK = {
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """Return a sentence on the growth over each of anchor, equal weight and benchmark; with a reservation if the audit failed."""
+    """Return sentences on the growth over anchor, equal weight and benchmark, with a reservation if the audit failed."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
     for verdict in verdicts(result):
         hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
-        but = ", but assets chosen with hindsight may" if hindsight else ""
+        but = ", but assets selected with hindsight may" if hindsight else ""
         span = _span(verdict, result.candidates)
         lines.append(f"Excess over {names[verdict.over]}: {span}; {LUCK[verdict.code]}{but}{doubt(result.audit)}")
     return lines
 
 
 def luck_sentence(result: BacktestResult) -> str:
-    """Return one sentence on the growth over the anchor and its deflated Sharpe ratio; empty without an interval."""
+    """Return a sentence on the growth over the anchor and its deflated Sharpe ratio; empty if there is no interval."""
     verdict = next((one for one in verdicts(result) if one.over == ANCHOR), None)
     deflated = evidence(result)["deflated_active_sharpe"]
     if verdict is None or math.isnan(deflated):
@@ -303,7 +303,7 @@ def _span(verdict: Verdict, candidates: int) -> str:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Return text for the event whose probability is the deflated active Sharpe ratio."""
+    """Return text for the statement whose probability is the deflated active Sharpe ratio."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
@@ -315,5 +315,5 @@ def doubt(audit: Audit | None) -> str:
         return ""
     if audit.passed is None:
         return ", and the strategy was not audited"
-    does = "has later rows within reach" if audit.only_held else severity_of(audit).lower()
+    does = "can read later rows" if audit.only_held else severity_of(audit).lower()
     return f", but the strategy {does}: this is no evidence of skill"

@@ -1,4 +1,4 @@
-"""A result as plain text: headline table, evidence, warnings and events."""
+"""A result as plain text: table of figures, evidence, warnings and events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from finpod.result import BacktestResult
 from finpod.trading.ledger import Costs
 
 TURNOVER = "turnover: traded notional / equity at the fill, both sides"
-"""Definition of turnover, printed beside the figure."""
+"""Definition of turnover, printed below the table."""
 
 _SHOWN_EVENTS = 5
 
@@ -44,18 +44,18 @@ ROWS = (
 
 
 def columns(result: BacktestResult) -> dict[str, str]:
-    """Return the columns of the headline table: key in `BacktestResult.table` -> heading."""
+    """Return the columns of the table: key in `BacktestResult.table` -> heading."""
     benchmark = result.benchmark if result.has_benchmark else "no benchmark"
     return {"strategy": result.strategy, "benchmark": benchmark, "equal_weight": "equal weight"}
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row of the table. A cell is empty if its column has no such figure."""
+    """Return label and cells of each row of the table. A cell is empty if the figure does not apply to its column."""
     return cells(ROWS, [result.table[column] for column in columns(result)], result.is_short)
 
 
 def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short: bool) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row, one cell for each column of figures. A star marks yearly figures of a short history."""
+    """Return label and cells of each row, one cell for each of `figures`. A star marks yearly figures if `is_short`."""
     star = " *" * is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
@@ -64,8 +64,8 @@ def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short:
 
 
 def short_note(returns: int) -> str:
-    """Return the explanation of the star of a short history."""
-    return f"* scaled to a year from only {plural(returns, 'return')}: not reliable"
+    """Return the footnote for the star that marks yearly figures of a short history."""
+    return f"* unreliable: scaled to a year from only {plural(returns, 'return')}"
 
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
@@ -86,14 +86,14 @@ def who_varies(result: BacktestResult) -> str:
 
 
 def spread_note(result: BacktestResult) -> str:
-    """Return a note that the members of one tournament understate luck; empty for other variants."""
+    """Return a note that members of one tournament understate the effect of luck; empty for other variants."""
     if not result.variants or result.variant_kind != "member":
         return ""
-    return "members of one tournament are similar, so their deviation understates luck; train with more seeds to measure it"
+    return "members of one seed are similar, so their deviation understates luck; train with more seeds to measure it"
 
 
 def spread_line(result: BacktestResult) -> str:
-    """Return mean and standard deviation over the variants as one line; empty without variants."""
+    """Return the mean and standard deviation over the variants as one line; empty without variants."""
     if not result.spread:
         return ""
     keys = ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")
@@ -108,7 +108,7 @@ def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], key: str) -> str:
 
 
 def agents_line(result: BacktestResult) -> str:
-    """Return a line on the best agent on validation, and on the mean over all agents if `spread_line` is about seeds."""
+    """Return a line on the best agent on validation, with the mean over all agents unless `spread_line` has it."""
     spread = result.agent_spread
     if not spread:
         return ""
@@ -122,7 +122,7 @@ def agents_line(result: BacktestResult) -> str:
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
-    """Return lines on significance, overfitting, baselines and random portfolios: one for each that was computed."""
+    """Return a line for each available kind of evidence: significance, overfitting, baselines, random portfolios, audit."""
     significance = evidence(result)
     lines = []
     if not math.isnan(significance["deflated_active_sharpe"]):
@@ -136,10 +136,10 @@ def evidence_lines(result: BacktestResult) -> list[str]:
         )
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
-        lines.append("Sharpe of simple rules: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
+        lines.append("Sharpe of baselines: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
     if not math.isnan(significance["fan_beaten"]):
         beaten, size = percent(significance["fan_beaten"], 0), significance["fan_size"]
-        lines.append(f"Sharpe above that of {beaten} of {size} random portfolios with the same turnover")
+        lines.append(f"Sharpe higher than for {beaten} of {size} random portfolios with the same turnover")
     return [*lines, *filter(None, [audit_line(result.audit)])]
 
 
@@ -157,7 +157,7 @@ def audit_line(audit: Audit | None) -> str:
 
 
 def format_result(result: BacktestResult) -> str:
-    """Return the headline table with its warnings and events, as plain text without a newline at the end."""
+    """Return table, evidence, warnings and events as plain text, without a newline at the end."""
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     lines = [f"{plain(result.strategy)}, {start} .. {end}"]
     lines += [describe_terms(result.costs, result.fill, result.whole_shares), ""]
