@@ -19,7 +19,6 @@ from finpod.market.coverage import listed_during, missing_during
 from finpod.market.load import load_market
 from finpod.market.universe import INDEXES, index_members, index_named, is_universe, read_members, static_members
 from finpod.market.yahoo import fetch_market
-from finpod.market.yahoo_fetch import RetryPolicy
 from finpod.rules import EqualWeight
 
 HEAD = "ticker,from,to_exclusive\n"
@@ -281,7 +280,7 @@ def test_an_index_is_fetched_with_its_fund_on_the_sessions_of_its_exchange(monke
     listing = Listing([f"{day!s:.10}" for day in sessions], [100.0] * len(sessions), zone="Asia/Shanghai")
     now = datetime(2024, 3, 28, 14, 0, tzinfo=ZoneInfo("Asia/Shanghai"))  # an hour before the close, 2 in New York
     with serving(lambda symbol: None if symbol == members[0] else listing) as server:
-        options = {"base_url": server.url, "patience": RetryPolicy(wait=0.0)}
+        options = {"base_url": server.url, "wait": 0.0}
         market = fetch_market("csi300", "2024-02-01", now=lambda: now, **options)
         later = fetch_market([members[1]], "2024-02-01", benchmark=None, calendar="XSHG",
                              now=lambda: now.replace(hour=16), **options)  # fmt: skip

@@ -12,7 +12,7 @@ import finpod
 from finpod.errors import DataError, FinpodError, InputError
 from finpod.market.snapshots import save_snapshot
 from finpod.market.yahoo import NEW_YORK, fetch_market
-from finpod.market.yahoo_fetch import RetryPolicy, discard
+from finpod.market.yahoo_fetch import discard
 
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
 MARCH = weekdays("2024-03-01", "2024-03-28")
@@ -38,6 +38,7 @@ WAITS = []
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
+    monkeypatch.setattr("finpod.market.yahoo_fetch.ATTEMPTS", 4)
     monkeypatch.setattr("finpod.market.yahoo_fetch.sleep", WAITS.append)
     monkeypatch.setattr("finpod.market.yahoo_fetch.random", lambda: 0.0)
 
@@ -45,10 +46,8 @@ def no_waits(monkeypatch):
 def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
     """A market from the server, and the waits that it took."""
     WAITS.clear()
-    patience = {"wait": 3.0, "attempts": 4}
-    patience |= {name: options.pop(name) for name in list(options) if name in RetryPolicy.__dataclass_fields__}
-    options = {"now": lambda: EVENING, "base_url": server.url, **options}
-    return fetch_market(universe, start, end, patience=RetryPolicy(**patience), **options), list(WAITS)
+    options = {"now": lambda: EVENING, "base_url": server.url, "wait": 3.0, **options}
+    return fetch_market(universe, start, end, **options), list(WAITS)
 
 
 def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
@@ -202,11 +201,11 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(tmp_path):
     partial = tmp_path / "partial"
     with serving(only(*names), limited={"DDD": 6}) as server:
         whole, _ = fetched(server, names)
-        server.limited["DDD"] = 6
+        server.limited["DDD"] = 14
         with pytest.raises(InputError, match=r"DDD.*4 tickers are kept"):
-            fetched(server, names, attempts=2, partial=partial)
+            fetched(server, names, partial=partial)
         server.asked.clear()
-        market, _ = fetched(server, names, attempts=2, partial=partial)
+        market, _ = fetched(server, names, partial=partial)
         assert set(server.names()) == {"DDD"}
         assert market.content_hash == whole.content_hash
         assert market.manifest["fetch"] == {"asked": 5, "fetched": 5, "resumed": 4}
@@ -246,7 +245,8 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
 
 
-def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path):
+def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr("finpod.market.yahoo_fetch.BATCH", 1)
     with serving(only("AAA", "BBB")) as server:
         server.open.clear()
         with pytest.raises(DataError, match=r"no answer: .*tim"):
@@ -256,8 +256,8 @@ def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path):
         def dawdle(doing, share):
             time.sleep(0.4)
 
-        with pytest.raises(InputError, match=r"AAA, BBB .*deadline of 0.3 s"):
-            fetched(server, ["AAA", "BBB"], deadline=0.3, batch=1, partial=tmp_path / "partial", report=dawdle)
+        with pytest.raises(InputError, match=r"AAA, BBB .*not asked before the deadline"):
+            fetched(server, ["AAA", "BBB"], deadline=0.3, partial=tmp_path / "partial", report=dawdle)
     assert len(list((tmp_path / "partial").glob("bars_QQQ.*"))) == 1
 
 
@@ -275,7 +275,7 @@ def test_impossible_requests(tmp_path):
             ({"universe": ["AAA"], "benchmark": "BBB"}, "BBB"),
             ({"calendar": None}, "calendar"),
             ({"base_url": "ftp://here"}, "'ftp://here'"),
-            ({"attempts": 0}, "attempts is 0"),
+            ({"wait": -1}, "wait is -1"),
         ):
             refuses(
                 lambda options=options: fetched(server, **{"universe": ["AAA"], **options}), word, error=FinpodError

@@ -16,7 +16,7 @@ from yahoo_server import Listing, serving, weekdays
 import finpod
 from finpod.market.calendar import sessions_of
 from finpod.market.universe import index_members
-from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
+from finpod.market.yahoo_fetch import Missing, PartialFetch, gather
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 
@@ -81,20 +81,15 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
     refuses(lambda: client.ask(["AAA"]), "division by zero")
 
 
-@pytest.fixture
-def waits(monkeypatch):
-    """The waits of a fetch, which take no time."""
-    taken = []
-    monkeypatch.setattr("finpod.market.yahoo_fetch.sleep", taken.append)
-    monkeypatch.setattr("finpod.market.yahoo_fetch.random", lambda: 0.0)
-    return taken
-
-
-def test_a_fetch_that_is_refused_altogether_is_given_up(waits):
-    limit = Missing("rate limited", "HTTP 429", passes=True)
-    patience = RetryPolicy(batch=2, attempts=3, wait=1.0)
-    fetch = PartialFetch(None, {})
-    failed = gather("ABCDEFGH", lambda names: ({}, dict.fromkeys(names, limit)), fetch, patience, ends=1e18)
+def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
+    waits = []
+    for name, value in {"sleep": waits.append, "random": lambda: 0.0, "BATCH": 2, "ATTEMPTS": 3}.items():
+        monkeypatch.setattr(f"finpod.market.yahoo_fetch.{name}", value)
+    refused = dict.fromkeys("ABCDEFGH", Missing("rate limited", "HTTP 429", passes=True))
+    options = {"wait": 1.0, "ends": 1e18, "report": lambda doing, share: None}
+    failed = gather(
+        "ABCDEFGH", lambda names: ({}, {name: refused[name] for name in names}), PartialFetch(None, {}), **options
+    )
     assert waits == [1.0, 2.0]
     assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
     assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests in vain"] * 2

@@ -66,7 +66,7 @@ def fetch(
     """
     import finpod
     from finpod.market.universe import index_named, is_universe
-    from finpod.market.yahoo_fetch import RetryPolicy, discard
+    from finpod.market.yahoo_fetch import discard
 
     file = universe if universe.lower().endswith(".csv") else None
     index = index_named(universe).name if file is None and is_universe(universe) else None
@@ -82,7 +82,8 @@ def fetch(
             allow_missing=allow_missing,
             partial=partial,
             base_url=base_url,
-            patience=RetryPolicy(wait=wait, deadline=deadline),
+            wait=wait,
+            deadline=deadline,
             report=report,
         )
     fetched, failed = market.manifest.get("fetch", {}), market.manifest.get("failed", {})

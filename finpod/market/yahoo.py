@@ -18,7 +18,7 @@ from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import read_bars
 from finpod.market.universe import AUTO, Index, Membership, resolve_members, settled
-from finpod.market.yahoo_fetch import Missing, PartialFetch, RetryPolicy, gather
+from finpod.market.yahoo_fetch import Missing, PartialFetch, gather
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
 """Longest time without a session: the Chinese New Year."""
@@ -47,26 +47,27 @@ def fetch_market(
     allow_missing: bool = False,
     partial: str | Path | None = None,
     base_url: str | None = None,
-    patience: RetryPolicy | None = None,
+    wait: float = 5.0,
+    deadline: float = 1800.0,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
     report: Progress = lambda doing, share: None,
 ) -> MarketData:
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
-    `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
-    symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of exchange_calendars. "auto" takes those of
-    the index, and QQQ and XNYS for other universes.
+        `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
+        membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
+        symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of exchange_calendars. "auto" takes those of
+        the index, and QQQ and XNYS for other universes.
 
-    Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted here (see
-    `finpod.market.cleaning.build_market`). Tickers that are rate limited or not answered are requested again as `patience` says.
-    If some remain, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are listed in
-    `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars are kept in
-    the folder `partial`, from which the same request resumes; the caller removes it (`yahoo_fetch.discard`) once the market
-    is stored.
+        Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted here (see
+    `finpod.market.cleaning.build_market`). Tickers that are rate limited or not answered are requested again after `wait`
+    seconds or more, until `deadline` seconds are over. If some remain, InputError is raised unless `allow_missing`. Tickers
+    that Yahoo does not have are listed in `manifest["failed"]` with the reason; those of a list raise InputError unless
+    `allow_missing`. Downloaded bars are kept in the folder `partial`, from which the same request resumes; the caller
+    removes it (`yahoo_fetch.discard`) once the market is stored.
 
     `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present (aware), for tests.
-    Raises InputError for invalid arguments and missing tickers, DataError for network failures.
+        Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
     membership, index = _members(universe)
@@ -80,7 +81,7 @@ def fetch_market(
     tickers = _symbols([*against, *membership.during(span.first, span.last)])
     request = _request(span, base_url)
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = {} if fetch.bars.keys() >= set(tickers) else _download(tickers, fetch, request, patience, base_url, report)
+    failed = _download(tickers, fetch, request, base_url, wait, deadline, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
     facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
@@ -112,16 +113,21 @@ def _download(
     tickers: Sequence[str],
     fetch: PartialFetch,
     request: Mapping[str, Any],
-    patience: RetryPolicy | None,
     base_url: str | None,
+    wait: float,
+    deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
     """Download the tickers that the partial fetch lacks; return why the others have no bars."""
+    for name, seconds in (("wait", wait), ("deadline", deadline)):
+        if not seconds >= 0:
+            raise InputError(f"{name} is {seconds}; give a number of seconds", argument=name)
+    if fetch.bars.keys() >= set(tickers):
+        return {}
     from finpod.market.yahoo_client import Client  # loads yfinance
 
-    policy = patience or RetryPolicy()
-    client = Client(request["start"], request["stop"], deadline=policy.deadline, base_url=base_url)
-    return gather(tickers, client.ask, fetch, policy, ends=client.ends, report=report)
+    client = Client(request["start"], request["stop"], deadline=deadline, base_url=base_url)
+    return gather(tickers, client.ask, fetch, wait=wait, ends=client.ends, report=report)
 
 
 def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:

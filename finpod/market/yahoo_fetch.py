@@ -4,7 +4,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from random import random
 from time import monotonic, sleep
@@ -15,6 +14,8 @@ import pandas as pd
 from finpod.errors import InputError
 from finpod.files import Progress, to_json, write_bytes, write_text
 
+BATCH, ATTEMPTS = 25, 6
+"""Tickers in one request; and requests for a ticker without an answer, or batches in a row without any bar, before giving up."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Names of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
@@ -37,30 +38,6 @@ class Missing(NamedTuple):
 Bars = Mapping[str, pd.DataFrame]
 Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
 """Function that requests some tickers once. It returns their bars, and the reasons why the others failed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """Batches, retries, waits and deadline. Raises InputError for numbers out of range."""
-
-    batch: int = 25
-    """Number of tickers in one request."""
-    attempts: int = 6
-    """Number of requests for a ticker without an answer, and of batches in a row without any bar, before giving up."""
-    wait: float = 5.0
-    """Seconds to wait after an incomplete batch. They double from batch to batch, plus up to a half at random, so that clients do
-    not retry at the same moment."""
-    deadline: float = 1800.0
-    """Seconds for the whole job."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch", 1), ("attempts", 1), ("wait", 0), ("deadline", 0)):
-            if not getattr(self, name) >= least:
-                raise InputError(f"{name} is {getattr(self, name)}; give at least {least}", argument=name)
-
-    def pause(self, streak: int) -> float:
-        """Return the seconds to wait after the `streak`-th incomplete batch in a row."""
-        return self.wait * 2.0 ** (streak - 1) * (1 + random() / 2)
 
 
 class PartialFetch:
@@ -112,17 +89,12 @@ def discard(folder: Path) -> None:
 
 
 def gather(
-    tickers: Sequence[str],
-    ask: Ask,
-    fetch: PartialFetch,
-    policy: RetryPolicy,
-    *,
-    ends: float,
-    report: Progress = lambda doing, share: None,
+    tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, wait: float, ends: float, report: Progress
 ) -> dict[str, Missing]:
     """Request all tickers that are not stored yet; return why the others have no bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue, after a growing wait. `ends` is on the clock
+    Tickers that are rate limited or not answered go to the end of the queue, after a wait of `wait` seconds, which doubles
+    from batch to batch, plus up to a half at random, so that clients do not retry at the same moment. `ends` is on the clock
     of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
@@ -130,21 +102,20 @@ def gather(
     tries: Counter[str] = Counter()
     streak = barren = 0
     while queue:
-        batch = [queue.popleft() for _ in range(min(policy.batch, len(queue)))]
+        batch = [queue.popleft() for _ in range(min(BATCH, len(queue)))]
         bars, missing = ask(batch)
         fetch.add(bars)
         tries.update(batch)
         failed |= missing
         again = [ticker for ticker in batch if ticker in missing and missing[ticker].passes]
-        queue.extend(ticker for ticker in again if tries[ticker] < policy.attempts)
+        queue.extend(ticker for ticker in again if tries[ticker] < ATTEMPTS)
         done = sum(ticker in fetch.bars for ticker in tickers)
         report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
         streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
-        pause = policy.pause(streak) if again and queue else 0.0
-        if queue and (barren == policy.attempts or monotonic() + pause >= ends):
-            late = f"not asked before the deadline of {policy.deadline:g} s"
-            detail = f"not asked after {barren} requests in vain" if barren == policy.attempts else late
-            failed = dict.fromkeys(queue, Missing("no answer", detail, passes=True)) | failed
+        pause = wait * 2.0 ** (streak - 1) * (1 + random() / 2) if again and queue else 0.0
+        if queue and (barren == ATTEMPTS or monotonic() + pause >= ends):
+            why = f"after {barren} requests in vain" if barren == ATTEMPTS else "before the deadline"
+            failed = dict.fromkeys(queue, Missing("no answer", f"not asked {why}", passes=True)) | failed
             break
         if pause:
             report(f"Yahoo did not answer for {len(again)} tickers; asking again in {pause:.0f} s", done / len(tickers))
