@@ -169,7 +169,26 @@ def read_members(path: str | PathLike[str]) -> Membership:
     """
     source = Path(path)
     table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
-    return _membership_of(table, source.name, f"point-in-time membership from {source.name}")
+    days = {}
+    for column in COLUMNS[1:]:
+        days[column] = pd.to_datetime(table[column].mask(table[column] == ""), format="%Y-%m-%d", errors="coerce")
+        invalid = table[days[column].isna() & ((table[column] != "") | (column == "from"))]
+        if len(invalid):
+            ticker, text = invalid[["ticker", column]].iloc[0]
+            raise DataError(f"{source.name}: {column} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
+    membership = Membership(
+        tickers=np.array([normal_ticker(label) for label in table["ticker"]], dtype=object),
+        start=days["from"].to_numpy().astype("datetime64[ns]"),
+        stop=days["to_exclusive"].fillna(_OPEN).to_numpy().astype("datetime64[ns]"),
+        sentence=f"point-in-time membership from {source.name}",
+    )
+    check_tickers(membership.tickers, source.name)
+    if (backward := membership.stop <= membership.start).any():
+        ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
+        raise DataError(
+            f"{source.name}: the spell of {ticker} ends on {stop!s:.10}, not after its start on {start!s:.10}"
+        )
+    return membership
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
@@ -188,30 +207,6 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     return Membership(
         tickers=np.array(symbols, dtype=object), start=start, stop=stop, sentence=sentence, survivorship=True
     )
-
-
-def _membership_of(table: pd.DataFrame, name: str, sentence: str) -> Membership:
-    """Return the membership of a table of text with the columns `COLUMNS`; errors call it `name`.
-
-    Raises DataError for invalid dates and tickers, and for a spell that ends before it begins.
-    """
-    days = {}
-    for column in COLUMNS[1:]:
-        days[column] = pd.to_datetime(table[column].mask(table[column] == ""), format="%Y-%m-%d", errors="coerce")
-        invalid = table[days[column].isna() & ((table[column] != "") | (column == "from"))]
-        if len(invalid):
-            ticker, text = invalid[["ticker", column]].iloc[0]
-            raise DataError(f"{name}: {column} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
-    tickers = [normal_ticker(label) for label in table["ticker"]]
-    check_tickers(tickers, name)
-    start, stop = (days[column].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for column in COLUMNS[1:])
-    if (backward := stop <= start).any():
-        row = int(np.argmax(backward))
-        raise DataError(
-            f"{name}: the spell of {table['ticker'].iloc[row]} ends on {stop[row]!s:.10}, not after its "
-            f"start on {start[row]!s:.10}"
-        )
-    return Membership(tickers=np.array(tickers, dtype=object), start=start, stop=stop, sentence=sentence)
 
 
 def find_index(name: str) -> Index | None:
@@ -256,26 +251,30 @@ def index_members(name: str) -> Membership:
     import index_constitution
 
     history = index_constitution.history(index.name)
-    table = pd.DataFrame({"ticker": history["symbol"].astype(str)})
-    for column, source in (("from", "opt-in"), ("to_exclusive", "opt-out")):
-        table[column] = history[source].dt.strftime("%Y-%m-%d").fillna("")
-    table = _corrected(table[table["from"] != table["to_exclusive"]], index)
-    table["ticker"] = table["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # as Yahoo writes Chinese symbols
-    table["ticker"] = table["ticker"].str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
-    sentence = f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}"
-    return replace(_membership_of(table, "index-constitution", sentence), index=index)
+    spells = pd.DataFrame({"ticker": history["symbol"].astype(str), "from": history["opt-in"]})
+    spells["to_exclusive"] = history["opt-out"].fillna(_OPEN)
+    spells = _corrected(spells[spells["from"] < spells["to_exclusive"]], index)
+    symbols = spells["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # as Yahoo writes Chinese symbols
+    symbols = symbols.str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
+    return Membership(
+        tickers=symbols.map(normal_ticker).to_numpy(dtype=object),
+        start=spells["from"].to_numpy().astype("datetime64[ns]"),
+        stop=spells["to_exclusive"].to_numpy().astype("datetime64[ns]"),
+        sentence=f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}",
+        index=index,
+    )
 
 
-def _corrected(table: pd.DataFrame, index: Index) -> pd.DataFrame:
+def _corrected(spells: pd.DataFrame, index: Index) -> pd.DataFrame:
     """Return the spells without the known errors."""
     for name, wrong, end, right in _CORRECTED:
         if name == index.name:
-            errs = (table["ticker"] == wrong) & (table["to_exclusive"].eq(end) | (end == ""))
-            table = table.assign(ticker=table["ticker"].mask(errs, right))
+            errs = (spells["ticker"] == wrong) & ((spells["to_exclusive"] == end) if end else True)
+            spells = spells.assign(ticker=spells["ticker"].mask(errs, right))
     for name, ticker, left, again in _GAPS:
         if name == index.name:
-            ends = table["to_exclusive"].replace("", "9999")
-            spans = (table["ticker"] == ticker) & (table["from"] < left) & (ends > again)
-            before = table.assign(to_exclusive=table["to_exclusive"].mask(spans, left))
-            table = pd.concat([before, table[spans].assign(**{"from": again})], ignore_index=True)
-    return table
+            spans = (spells["ticker"] == ticker) & (spells["from"] < left) & (spells["to_exclusive"] > again)
+            before = spells.assign(to_exclusive=spells["to_exclusive"].mask(spans, pd.Timestamp(left)))
+            rest = spells[spans].assign(**{"from": pd.Timestamp(again)})
+            spells = pd.concat([before, rest], ignore_index=True)
+    return spells
