@@ -13,7 +13,7 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.calendar import Timeline, timeline_of
-from finpod.market.columns import NUMBERS, columns_of, field_of, find_dates, find_tickers
+from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
 from finpod.market.data import MarketData
 from finpod.market.dates import parse_stamps
 from finpod.market.extra import ExtraData
@@ -25,11 +25,9 @@ Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
 Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None
 """A table, tables by the name of their variable, or several of either; None for none."""
 
-Keys = Mapping[str, pd.Series]
-"""The columns `date`, and perhaps `ticker` and `known_at`: the day that a value is about, and when it was known."""
-Values = tuple[str, str | None, pd.Series]
-"""Name of the variable, the ticker if the header names it, and the values [rows]."""
-RESERVED = {"date", "ticker", "known_at", *NUMBERS, "factor", "member", "benchmark"}
+KEYS = ("date", "ticker", "known_at")
+"""Columns for the day that a value is about, for its ticker, and for the time at which it became known."""
+RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables, which extra columns cannot have."""
 _DATES = ("date", "datetime", "timestamp")
 """Names of a column of dates. Others may be those of a day before the values were known."""
@@ -61,13 +59,14 @@ def with_extra(
     timeline = None
     for source, label, key in _sources(extra):
         timeline = timeline or timeline_of(market.dates, calendar)
-        keys, values, mark = _read(source, label, key, market.tickers, decimal)
-        columns, unknown = _cells(keys, values, mark, label, market, _known(keys, label, timeline, day_first))
-        for name, cells in columns.items():
+        table = _long(source, label, key, market.tickers, decimal)
+        when, unknown = _known(table, label, market, timeline, day_first)
+        for name in table.columns.drop(list(KEYS), errors="ignore"):
+            _check_name(name, label)
             if name in tables:
                 text = f"two extra tables have the column {name}; rename one, or put both into one table"
                 raise InputError(text, argument="extra")
-            tables[name], facts[name] = _point_in_time(cells, name, label, market)
+            tables[name], facts[name] = _point_in_time(when.assign(value=table[name]), name, label, market)
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
@@ -107,55 +106,49 @@ def _sources(extra: Any, key: str | None = None) -> Iterator[tuple[pd.DataFrame 
         )
 
 
-def _read(
+def _long(
     source: pd.DataFrame | Path, label: str, key: str | None, tickers: Sequence[str], decimal: str | None
-) -> tuple[Keys, list[Values], str]:
-    """Return the keys and the values of a table, and the decimal mark of its numbers."""
-    variable = key or (source.stem if isinstance(source, Path) else None)
+) -> pd.DataFrame:
+    """Return a table with the columns `date`, perhaps `ticker` and `known_at` as in the table, and a float64 one a variable."""
     frame = read_table(source) if isinstance(source, Path) else source
-    keys, values = _split(frame, label, key, variable, tickers)
-    mark = decimal_mark([("", column) for *_, column in values if is_text(column)], decimal, label)
+    keys, values = _columns(frame, label, tickers)
+    mark = decimal_mark([("", column.values) for column in values if is_text(column.values)], decimal, label)
     if mark == "," and isinstance(source, Path):  # what was read with a decimal point has another meaning
-        keys, values = _split(read_table(source, decimal=","), label, key, variable, tickers)
-    if keys["date"].empty:
+        keys, values = _columns(read_table(source, decimal=","), label, tickers)
+    table, labels = pd.DataFrame(keys), [column.label for column in values]
+    if table.empty:
         raise DataError(f"{label} holds no row; check how it was made")
-    return keys, values, mark
+    numbers = [parse_numbers(column.values, column.label, label, mark) for column in values]
+    if "ticker" in keys or not _is_wide(labels, label, key, tickers):
+        names = [key] if key is not None and len(labels) == 1 else labels
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise DataError(f"{label} has two columns {twice[0]}; keep one")
+        return table.assign(**dict(zip(names, numbers, strict=True)))
+    variable = key or (source.stem if isinstance(source, Path) else None)
+    if variable is None:
+        raise DataError(f'{label} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
+    parts = [table.assign(ticker=name, **{variable: column}) for name, column in zip(labels, numbers, strict=True)]
+    return pd.concat(parts, ignore_index=True)
 
 
-def _split(
-    frame: pd.DataFrame, label: str, key: str | None, variable: str | None, tickers: Sequence[str]
-) -> tuple[Keys, list[Values]]:
-    """Return the columns of a table by their meaning. `variable` is the name of the variable of a wide table."""
+def _columns(frame: pd.DataFrame, label: str, tickers: Sequence[str]) -> tuple[dict[str, pd.Series], list[Column]]:
+    """Return the values of the columns `date`, `ticker` and `known_at`, as far as there are, and the other columns."""
     columns, pairs = columns_of(frame, label)
-    known_at = [column for column in columns if column.word == "knownat"]
-    others = [column for column in columns if column not in known_at]
+    if pairs:
+        raise DataError(f"{label} has a header of two levels; make a column of the tickers (frame.stack)")
+    known_at = next((column for column in columns if column.word == "knownat"), None)
+    others = [column for column in columns if column is not known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
             f"{label} has no column date, and {dates.label} may be another day; name the column of dates so"
         )
-    others.remove(dates)
-    ticker = find_tickers([column for column in others if not _is_among(column.label, tickers)], dates, label)
-    keys = {"date": dates, "ticker": ticker, "known_at": known_at[0] if known_at else None}
-    named: Keys = {name: column.values for name, column in keys.items() if column is not None}
-    labels = [c.label for c in others if not (c is ticker or c.unnamed or c.level)]
-    if pairs and (labels or ticker is not None):
-        raise DataError(
-            f"{label} has columns of one ticker and others, such as {[*labels, 'ticker'][0]}; make two tables"
-        )
-    if pairs:
-        known = [sum(_is_among(pair[level], tickers) for pair in pairs) for level in (0, 1)]
-        at = int(known[1] >= known[0])
-        return named, [(pair[1 - at], pair[at], pair[2]) for pair in pairs]
-    if not labels:
+    ticker = find_tickers([c for c in others if not _is_among(c.label, tickers)], dates, label)
+    keys = {"date": dates, "ticker": ticker, "known_at": known_at}
+    values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
+    if not values:
         raise DataError(f"{label} has no column of values beside {', '.join(c.label for c in columns)}; add one")
-    values = [c.values for c in others if c.label in labels]
-    if ticker is None and _is_wide(labels, label, key, tickers):
-        if variable is None:
-            raise DataError(f'{label} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
-        return named, [(variable, name, column) for name, column in zip(labels, values, strict=True)]
-    labels = [key] if key is not None and len(labels) == 1 else labels
-    return named, [(name, None, column) for name, column in zip(labels, values, strict=True)]
+    return {name: column.values for name, column in keys.items() if column is not None}, values
 
 
 def _is_wide(labels: list[str], label: str, key: str | None, tickers: Sequence[str]) -> bool:
@@ -177,41 +170,25 @@ def _is_among(label: object, tickers: Sequence[str]) -> bool:
     return label in tickers or normal_ticker(label, tickers) in tickers
 
 
-def _cells(
-    keys: Keys, values: Sequence[Values], mark: str, label: str, market: MarketData, when: pd.DataFrame
-) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """Return variable -> its cells, and unknown tickers.
+def _known(
+    table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return when the values of a long table are known, and unknown tickers.
 
-    A cell has a `value`; its `ticker`, a column of the market (-1 for an unknown one), unless it counts for all tickers;
-    and the columns of `when` (see `_known`). Raises DataError for text and dates.
+    Each row has `date`, the time that its values are about; `known_at`, when they were known; `row`, the first row of the
+    market that may show them (T for none); and, unless they count for all tickers, `ticker`, their column in the market (-1
+    for an unknown ticker).
     """
-    in_header = [ticker for _, ticker, _ in values if ticker is not None]
-    labels = pd.Series(in_header, dtype=object) if in_header else keys.get("ticker")
-    places, unknown = (None, []) if labels is None else _tickers(labels, market, label)
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for at, (name, _, column) in enumerate(values):
-        if (field_of(name) or name.lower()) in RESERVED:
-            text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
-            raise InputError(text)
-        if "," in name:
-            raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
-        cells = when.assign(value=parse_numbers(column, name, label, mark))
-        if places is not None:
-            cells["ticker"] = places[at] if in_header else places
-        parts.setdefault(name, []).append(cells)
-    return {name: pd.concat(several, ignore_index=True) for name, several in parts.items()}, unknown
-
-
-def _known(keys: Keys, label: str, timeline: Timeline, day_first: bool | None) -> pd.DataFrame:
-    """Return for each row its `date`, the time that its values are about; `known_at`, when they were known; and `row`, the
-    first row of the market that may show them (T for none).
-    """
-    date = _stamps(keys["date"], label, timeline, day_first)
+    date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
         raise DataError(f"{label}: row {int(np.isnat(date).argmax()) + 1} has no date; give each value its date")
-    stated = _stamps(keys["known_at"], label, timeline, day_first) if "known_at" in keys else date
+    stated = _stamps(table["known_at"], label, timeline, day_first) if "known_at" in table else date
     known_at = np.where(np.isnat(stated), date, stated)
-    return pd.DataFrame({"date": date, "known_at": known_at, "row": timeline.first_rows(known_at)})
+    when = pd.DataFrame({"date": date, "known_at": known_at, "row": timeline.first_rows(known_at)})
+    unknown: list[str] = []
+    if "ticker" in table:
+        when["ticker"], unknown = _tickers(table["ticker"], market, label)
+    return when, unknown
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
@@ -235,6 +212,15 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
             f"{', '.join(market.tickers[:3])} and the like; check how they are spelled"
         )
     return positions[tickers.codes], unknown
+
+
+def _check_name(name: str, label: str) -> None:
+    """Raise InputError for the name of a table of finpod, and for one with a comma, which separates features."""
+    if (field_of(name) or name.lower()) in RESERVED:
+        text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
+        raise InputError(text)
+    if "," in name:
+        raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
 
 
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
