@@ -200,6 +200,11 @@ def test_every_form_of_a_table_is_read_alike(form):
     assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
 
 
+def test_a_variable_may_have_a_word_for_tickers_as_its_name():
+    market = load(TABLE.drop(columns="pe").assign(stock=[1, 2, 3]))
+    assert shown(market, column="stock") == [1, 1, 1, 3, 3, 3]
+
+
 def test_files_are_read_alike(tmp_path):
     TABLE.to_csv(tmp_path / "row_numbers.csv")
     TABLE.to_csv(tmp_path / "semicolons.csv", sep=";", decimal=",", index=False)

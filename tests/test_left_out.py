@@ -102,16 +102,6 @@ def test_g12_a_section_that_fails_while_it_is_printed_is_left_out_too(pages, pla
         pages["backtest"]()
 
 
-def test_g12_everything_may_fail_at_once(pages, change):
-    change(sections, "charts", None, series=fail)
-    for group in GROUPS[1:]:
-        change(sections, group, None, values=fail)
-    with pytest.warns(ReportWarning) as warned:
-        html = pages["backtest"]()
-    assert len(warned) == sum(map(len, sections.LAYOUT[1:]))
-    assert "<h1>first</h1>" in html
-
-
 def test_g12_without_pyfolio_its_histogram_alone_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyfolio.plotting", None)
     with pytest.warns(ReportWarning, match="'Distribution of monthly returns .*' was left out .*pyfolio") as warned:

@@ -77,8 +77,8 @@ def test_a_file_name_that_is_no_ticker(tmp_path, name):
     [
         (b"", "it is empty"),
         (b"\n\n", "it is empty"),
-        (b"\xff\xfed\x00a\x00", "UTF-16"),
-        (b"\x00\x01\x02", "it is not text"),
+        (b"\xff\xfed\x00a\x00", "UTF-8"),
+        (b"\x00\x01\x02", "UTF-8"),
         (b"date,ticker,close\n2024-01-02,AAA,1,7\n", "3 columns"),
         (b"date,ticker,close\n2024-01-02,\xe9,1\n", "UTF"),
     ],

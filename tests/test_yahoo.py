@@ -119,21 +119,12 @@ def test_b13_waits_grow_and_the_budget_ends_in_an_error(monkeypatch):
     assert "delisted" not in str(dict(market.manifest))
 
 
-def test_b11_a_name_of_a_list_without_data_stops_unless_allowed():
-    with serving(only("AAA", "BBB")) as server:
-        with pytest.raises(InputError, match="CCC"):
-            fetched(server, ["AAA", "BBB", "CCC"])
-        market, waits = fetched(server, ["AAA", "BBB", "CCC"], allow_missing=True)
-    assert market.tickers == ("AAA", "BBB")
-    assert market.manifest["missing"] == ["CCC"]
-    assert market.manifest["fetch"]["fetched"] == 3
-    assert waits == []
-
-
-def test_each_failure_has_its_reason():
+def test_b11_each_failure_has_its_reason_and_stops_a_fetch_of_a_list_unless_allowed():
     names = ["GONE", "NIL", "SICK", "WELL", "LATE"]
     late = flat(weekdays("2024-04-01", "2024-04-05"))
     with serving(only("SICK", "WELL", LATE=late), empty={"NIL"}, broken={"SICK": 10**6, "WELL": 2}) as server:
+        with pytest.raises(InputError, match="GONE"):
+            fetched(server, ["LATE", "GONE"])
         market, waits = fetched(server, names, allow_missing=True)
     assert market.tickers == ("WELL",)  # a 503 that yfinance would have repeated from its cache
     assert market.manifest["failed"] == {

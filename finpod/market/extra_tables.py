@@ -30,7 +30,8 @@ KEYS = ("date", "ticker", "known_at")
 RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables, which extra columns cannot have."""
 _DATES = ("date", "datetime", "timestamp")
-"""Names of a column of dates. Others may be those of a day before the values were known."""
+_TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
+"""Names of the columns of dates and of tickers. Others may be those of variables, or of a day before they were known."""
 LISTED = 5
 """Most unknown tickers that the manifest lists."""
 
@@ -111,10 +112,10 @@ def _long(
 ) -> pd.DataFrame:
     """Return a table with the columns `date`, perhaps `ticker` and `known_at` as in the table, and a float64 one a variable."""
     frame = read_table(source) if isinstance(source, Path) else source
-    keys, values = _columns(frame, label, tickers)
+    keys, values = _columns(frame, label)
     mark = decimal_mark([("", column.values) for column in values if is_text(column.values)], decimal, label)
     if mark == "," and isinstance(source, Path):  # what was read with a decimal point has another meaning
-        keys, values = _columns(read_table(source, decimal=","), label, tickers)
+        keys, values = _columns(read_table(source, decimal=","), label)
     table, labels = pd.DataFrame(keys), [column.label for column in values]
     if table.empty:
         raise DataError(f"{label} holds no row; check how it was made")
@@ -131,7 +132,7 @@ def _long(
     return pd.concat(parts, ignore_index=True)
 
 
-def _columns(frame: pd.DataFrame, label: str, tickers: Sequence[str]) -> tuple[dict[str, pd.Series], list[Column]]:
+def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
     """Return the values of the columns `date`, `ticker` and `known_at`, as far as there are, and the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
@@ -143,7 +144,7 @@ def _columns(frame: pd.DataFrame, label: str, tickers: Sequence[str]) -> tuple[d
         raise DataError(
             f"{label} has no column date, and {dates.label} may be another day; name the column of dates so"
         )
-    ticker = find_tickers([c for c in others if not _is_among(c.label, tickers)], dates, label)
+    ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
     values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
     if not values:

@@ -165,7 +165,7 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
 
 
 def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
-    """Return True if the second line of a CSV belongs to its header (see `header_of`)."""
+    """Return True if the second line of a CSV belongs to its header (see `_header_of`)."""
     called = word(lower[0]) in TICKERS and word(upper[0]) not in (*TICKERS, *DESCRIPTIONS, *DATES)
     pairs = list(zip(upper[1:], lower[1:], strict=True))
     closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
@@ -203,10 +203,8 @@ def _first_lines(source: Path) -> list[tuple[int, str]]:
     """Return the first lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
     with source.open("rb") as stream:
         head = stream.read(_HEAD)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError("it is in UTF-16; save it as UTF-8")
-    if b"\0" in head:
-        raise ValueError("it is not text")
+    if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("it is not text in UTF-8")
     text = head.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
     lines = [(at, line) for at, line in enumerate(text.split("\n")) if line.strip()]
     if not lines:
