@@ -5,9 +5,7 @@
     bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars a year       sessions a year times bars a session
 
-Fewer than 20 session dates, or fewer than 28 days, count as 252 sessions a year, unless the dates are evenly spaced weekly,
-two-weekly, monthly, quarterly or yearly bars. In less than a year, holidays and weekends at the two ends have a large effect;
-the span may then be wrong by up to 4 days in addition to the 6 %.
+Few dates count as 252 sessions a year, unless they are evenly spaced; see data/README.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,12 +76,7 @@ def _read_parquet(source: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(source)
     except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
-        table = pq.read_table(source)
-        metadata = table.schema.pandas_metadata
-        for entry in (*metadata["columns"], *metadata["column_indexes"]):
-            if entry["numpy_type"].endswith("[pyarrow]") or entry["pandas_type"] == "categorical":
-                entry |= {"pandas_type": "unicode", "numpy_type": "object"}
-        return table.replace_schema_metadata({"pandas": json.dumps(metadata)}).to_pandas()
+        return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
