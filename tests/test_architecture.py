@@ -19,7 +19,7 @@ import finpod
 PACKAGE = Path(finpod.__file__).parent
 KNOWN = tomllib.loads((Path(__file__).parent / "known.toml").read_text())
 MODULE_LINES, BODY_LINES = 350, 40
-READS_USERS_FILES = {f"market.{name}" for name in ("columns", "dates", "layouts", "parsing", "readers", "tidy")}
+READS_USERS_FILES = {f"market.{name}" for name in ("columns", "layouts", "parsing", "readers", "tidy")}
 """Modules that may look for words in texts, for the texts are those of users' files."""
 KNOWS_OPTIONS = {"cli", "deploy"}
 """Packages that may name options of the command line."""

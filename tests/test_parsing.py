@@ -7,8 +7,7 @@ import pytest
 from made_bars import refuses
 from numpy.testing import assert_array_equal
 
-from finpod.market.dates import parse_dates
-from finpod.market.parsing import decimal_mark, normal_ticker, one_spelling, parse_numbers, parse_tickers
+from finpod.market.parsing import decimal_mark, normal_ticker, one_spelling, parse_dates, parse_numbers, parse_tickers
 from finpod.market.universe import static_members
 
 JULY = np.array(["2024-01-02", "2024-07-02"], dtype="datetime64[ns]")

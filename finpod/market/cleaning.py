@@ -17,8 +17,8 @@ from finpod.market.checks import mask_impossible, mask_stale_tails, mask_volumes
 from finpod.market.corporate_actions import adjust
 from finpod.market.coverage import membership_facts
 from finpod.market.data import MarketData
-from finpod.market.dates import is_intraday
 from finpod.market.long_bars import LongBars, RepairLog, long_bars
+from finpod.market.parsing import is_intraday
 from finpod.market.universe import Membership
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.dates import holds_dates
-from finpod.market.parsing import BLANK, plain
+from finpod.market.parsing import BLANK, holds_dates, plain
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
 """Columns of a header of two levels: upper label, lower label, values."""

@@ -15,9 +15,16 @@ from finpod.errors import DataError, InputError
 from finpod.market.calendar import Timeline, timeline_of
 from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
 from finpod.market.data import MarketData
-from finpod.market.dates import parse_stamps
 from finpod.market.extra import ExtraData
-from finpod.market.parsing import decimal_mark, is_text, is_ticker, normal_ticker, parse_numbers, parse_tickers
+from finpod.market.parsing import (
+    decimal_mark,
+    is_text,
+    is_ticker,
+    normal_ticker,
+    parse_numbers,
+    parse_stamps,
+    parse_tickers,
+)
 from finpod.market.readers import read_table
 from finpod.measures import Array
 

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
 from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, word
-from finpod.market.dates import holds_dates
-from finpod.market.parsing import BLANK, is_ticker, normal_ticker
+from finpod.market.parsing import BLANK, holds_dates, is_ticker, normal_ticker
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16

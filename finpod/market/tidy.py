@@ -14,7 +14,6 @@ import pandas as pd
 from finpod.errors import DataError, InputError
 from finpod.files import SNAPSHOT
 from finpod.market.columns import NUMBERS
-from finpod.market.dates import parse_dates
 from finpod.market.layouts import Layout, ask_for_tickers, recognise
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import (
@@ -23,6 +22,7 @@ from finpod.market.parsing import (
     is_ticker,
     normal_ticker,
     one_spelling,
+    parse_dates,
     parse_numbers,
     parse_tickers,
 )
