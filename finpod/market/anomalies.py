@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -30,31 +29,6 @@ STILL, STILL_WITHOUT_VOLUME = 5, 20
 """Fewest sessions without a move at the start of an asset that looks back-filled: with volumes that confirm it, and without."""
 
 
-@dataclass(frozen=True)
-class Placed:
-    """Cleaned bars with their positions among the sessions."""
-
-    bars: LongBars
-    at: Array
-    """[R] number of the session of each bar."""
-    gap: Array
-    """[R] sessions without a bar between the asset's previous bar and this one."""
-    listed: Array
-    """[R] bool mask of bars on which the file lists a split or dividend."""
-    end: np.datetime64
-    """Last date of the market."""
-
-    @property
-    def adjusted(self) -> Array:
-        """[R] adjusted closes."""
-        return self.bars.values.get("adj_close", self.bars.values["close"])
-
-    @property
-    def last(self) -> Array:
-        """[N] row of each asset's last bar."""
-        return np.flatnonzero(np.r_[self.bars.first[1:], True])
-
-
 Suspects = tuple[Array, Iterable[str]]
 """Rows [n] of suspicious bars, and a sentence for each."""
 
@@ -74,27 +48,48 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # missing session of its gap
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
     log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, ("no bar on a session" for _ in missing))
-    for kind, look in ANOMALIES.items():
-        rows, sentences = look(Placed(bars, at, gap, listed, dates[-1]))
+    for kind, rows, sentences in _anomalies(bars, at, gap, listed, dates[-1].astype("datetime64[D]")):
         log.suspect(kind, *bars.places(rows), sentences)
 
 
-def _zero_volumes(placed: Placed) -> Suspects:
-    bars = placed.bars
+def _anomalies(
+    bars: LongBars, at: Array, gap: Array, listed: Array, end: np.datetime64
+) -> Iterator[tuple[str, Array, Iterable[str]]]:
+    """Yield kind, rows [n] and sentences of each anomaly, in the order in which they are listed.
+
+    `at` [R] is the session of each bar, and `gap` [R] the number of sessions without a bar before it. `end` is the last day.
+    """
+    close, days = bars.values["close"], bars.date.astype("datetime64[D]")
+    adjusted = bars.values.get("adj_close", close)
+    move, last = bars.log_steps(adjusted), np.flatnonzero(np.r_[bars.first[1:], True])
+
     rows = np.flatnonzero(bars.values.get("volume", np.ones(len(bars))) == 0)
-    span = "bar" if (bars.date != bars.date.astype("datetime64[D]")).any() else "day"
-    return rows, (f"volume 0, one price of {price:g} all {span}" for price in bars.values["close"][rows])
+    span = "bar" if (bars.date != days).any() else "day"
+    yield "bars without volume", rows, (f"volume 0, one price of {price:g} all {span}" for price in close[rows])
+
+    yield "days on which close and adj_close diverge", *_large_distributions(bars, adjusted, listed)
+
+    yield "jumps of the size of a split", *_jumps(move, listed)
+
+    rows = np.flatnonzero((gap >= LONG_GAP) & (np.abs(move) >= LEVEL))  # the symbol may belong to another company
+    text = "{:g} before {} sessions without a bar, {:g} after; perhaps another company, or a split that is not listed"
+    yield "price levels that change across a gap", rows, map(text.format, adjusted[rows - 1], gap[rows], adjusted[rows])
+
+    yield "tickers that may have been renamed", *_likely_renames(bars, at, last)
+
+    rows = last[days[last] < end]
+    yield "series that end early", rows, (f"the last bar; the data go on to {end}" for _ in rows)
 
 
-def _large_distributions(placed: Placed) -> Suspects:
+def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Suspects:
     """Return the days on which close and adj_close diverge by far more than the asset's dividends explain."""
-    bars, close, adjusted = placed.bars, placed.bars.values["close"], placed.adjusted
+    close = bars.values["close"]
     factor = adjusted / close
     step = np.nan_to_num(factor / bars.previous(factor) - 1)
     steps = pd.Series(step).where(step > 1e-3).groupby(bars.code)
     usual, count = steps.transform("median"), steps.transform("count")
     unusual = (step >= ALWAYS_LARGE) | (step >= UNUSUAL * usual) | (count == 1)
-    rows = np.flatnonzero((step >= LARGE_STEP) & unusual & ~placed.listed)
+    rows = np.flatnonzero((step >= LARGE_STEP) & unusual & ~listed)
 
     def sentence(row: int) -> str:
         before = close[row - 1]
@@ -107,10 +102,9 @@ def _large_distributions(placed: Placed) -> Suspects:
     return rows, (sentence(row) for row in rows.tolist())
 
 
-def _jumps(placed: Placed) -> Suspects:
-    """Return the bars whose return equals a split that is not in the prices."""
-    move = placed.bars.log_steps(placed.adjusted)
-    rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~placed.listed)
+def _jumps(move: Array, listed: Array) -> Suspects:
+    """Return the bars whose log return `move` [R] equals a split that is not in the prices."""
+    rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~listed)
     off = np.abs(np.abs(move[rows, None]) - np.log(SPLIT_SIZES))
     near = off.min(axis=1) < EXACT
     rows, sizes = rows[near], SPLIT_SIZES[off.argmin(axis=1)][near]
@@ -121,21 +115,9 @@ def _jumps(placed: Placed) -> Suspects:
     )
 
 
-def _new_levels(placed: Placed) -> Suspects:
-    """Return the bars whose price is far from that before a long gap: the symbol may belong to another company."""
-    close, gap = placed.adjusted, placed.gap
-    rows = np.flatnonzero((gap >= LONG_GAP) & (np.abs(placed.bars.log_steps(close)) >= LEVEL))
-    return rows, (
-        f"{close[row - 1]:g} before {gap[row]} sessions without a bar, {close[row]:g} after; perhaps another company, "
-        "or a split that is not listed"
-        for row in rows
-    )
-
-
-def _likely_renames(placed: Placed) -> Suspects:
+def _likely_renames(bars: LongBars, at: Array, last: Array) -> Suspects:
     """Return the last bars of assets that end where another begins, on that session or the next, at about the same price."""
-    bars, at, close = placed.bars, placed.at, placed.bars.values["close"]
-    first, last = np.flatnonzero(bars.first), placed.last
+    close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
     step = np.abs(np.log(close[begins][None, :] / close[ends][:, None]))
@@ -146,23 +128,6 @@ def _likely_renames(placed: Placed) -> Suspects:
         f"{close[other]:g}; if the two are one listing, join them with renames="
         for one, other in zip(old, new, strict=True)
     )
-
-
-def _early_ends(placed: Placed) -> Suspects:
-    days = placed.bars.date.astype("datetime64[D]")
-    rows = placed.last[days[placed.last] < placed.end.astype("datetime64[D]")]
-    return rows, (f"the last bar; the data go on to {placed.end!s:.10}" for _ in rows)
-
-
-ANOMALIES: dict[str, Callable[[Placed], Suspects]] = {
-    "bars without volume": _zero_volumes,
-    "days on which close and adj_close diverge": _large_distributions,
-    "jumps of the size of a split": _jumps,
-    "price levels that change across a gap": _new_levels,
-    "tickers that may have been renamed": _likely_renames,
-    "series that end early": _early_ends,
-}
-"""The anomalies by kind, in the order in which they are listed."""
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
