@@ -11,7 +11,7 @@ import numpy as np
 from finpod.errors import FinpodError, InputError
 from finpod.features.panel import name_of
 from finpod.lookahead.isolation import ChildError, Isolated
-from finpod.market.anomalies import back_filled
+from finpod.market.checks import back_filled
 from finpod.market.data import PRICES, SERIES, MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity

@@ -11,9 +11,8 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.files import versions
-from finpod.market.anomalies import report_anomalies
 from finpod.market.calendar import GRACE, NEW_YORK, Sessions, sessions_of
-from finpod.market.checks import mask_impossible, mask_stale_tails, mask_volumes
+from finpod.market.checks import mask_impossible, mask_stale_tails, mask_volumes, report_anomalies
 from finpod.market.corporate_actions import adjust
 from finpod.market.coverage import membership_facts
 from finpod.market.data import MarketData
