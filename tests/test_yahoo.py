@@ -11,8 +11,7 @@ from yahoo_server import Listing, serving, weekdays
 import finpod
 from finpod.errors import DataError, FinpodError, InputError
 from finpod.market.snapshots import save_snapshot
-from finpod.market.yahoo import NEW_YORK, fetch_market
-from finpod.market.yahoo_fetch import discard
+from finpod.market.yahoo import NEW_YORK, discard, fetch_market
 
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
 MARCH = weekdays("2024-03-01", "2024-03-28")
@@ -38,9 +37,9 @@ WAITS = []
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
-    monkeypatch.setattr("finpod.market.yahoo_fetch.ATTEMPTS", 4)
-    monkeypatch.setattr("finpod.market.yahoo_fetch.sleep", WAITS.append)
-    monkeypatch.setattr("finpod.market.yahoo_fetch.random", lambda: 0.0)
+    monkeypatch.setattr("finpod.market.yahoo.ATTEMPTS", 4)
+    monkeypatch.setattr("finpod.market.yahoo.sleep", WAITS.append)
+    monkeypatch.setattr("finpod.market.yahoo.random", lambda: 0.0)
 
 
 def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
@@ -111,7 +110,7 @@ def test_b13_waits_grow_and_the_budget_ends_in_an_error(monkeypatch):
         with pytest.raises(InputError, match=r"CCC .*rate limited: HTTP 429"):
             fetched(server)
         assert WAITS == [3.0, 6.0, 12.0]
-        monkeypatch.setattr("finpod.market.yahoo_fetch.random", iter([0.9, 0.0, 0.4]).__next__)
+        monkeypatch.setattr("finpod.market.yahoo.random", iter([0.9, 0.0, 0.4]).__next__)
         market, jittered = fetched(server, allow_missing=True)
         assert jittered == pytest.approx([3 * 1.45, 6.0, 12 * 1.2])
     assert market.manifest["missing"] == ["CCC"]
@@ -237,7 +236,7 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
 
 
 def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("finpod.market.yahoo_fetch.BATCH", 1)
+    monkeypatch.setattr("finpod.market.yahoo.BATCH", 1)
     with serving(only("AAA", "BBB")) as server:
         server.open.clear()
         with pytest.raises(DataError, match=r"no answer: .*tim"):

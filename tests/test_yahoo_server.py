@@ -16,7 +16,7 @@ from yahoo_server import Listing, serving, weekdays
 import finpod
 from finpod.market.calendar import sessions_of
 from finpod.market.universe import index_members
-from finpod.market.yahoo_fetch import Missing, PartialFetch, gather
+from finpod.market.yahoo import Missing, PartialFetch, gather
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 
@@ -84,7 +84,7 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
 def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
     waits = []
     for name, value in {"sleep": waits.append, "random": lambda: 0.0, "BATCH": 2, "ATTEMPTS": 3}.items():
-        monkeypatch.setattr(f"finpod.market.yahoo_fetch.{name}", value)
+        monkeypatch.setattr(f"finpod.market.yahoo.{name}", value)
     refused = dict.fromkeys("ABCDEFGH", Missing("rate limited", "HTTP 429", passes=True))
     options = {"wait": 1.0, "ends": 1e18, "report": lambda doing, share: None}
     failed = gather(

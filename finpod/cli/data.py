@@ -66,7 +66,7 @@ def fetch(
     """
     import finpod
     from finpod.market.universe import index_named, is_universe
-    from finpod.market.yahoo_fetch import discard
+    from finpod.market.yahoo import discard
 
     file = universe if universe.lower().endswith(".csv") else None
     index = index_named(universe).name if file is None and is_universe(universe) else None

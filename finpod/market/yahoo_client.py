@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pandas as pd
@@ -15,7 +15,6 @@ from curl_cffi.requests import Response, Session
 from yfinance.data import YfData
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.market.yahoo_fetch import Missing
 
 CHART = "/v8/finance/chart/"
 COLUMNS = ("Open", "High", "Low", "Close", "Adj Close", "Volume", "Dividends", "Stock Splits")
@@ -23,6 +22,20 @@ COLUMNS = ("Open", "High", "Low", "Close", "Adj Close", "Volume", "Dividends", "
 YAHOO = "https://query2.finance.yahoo.com"
 SECONDS = 10.0
 """Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
+
+
+class Missing(NamedTuple):
+    """Reason why a ticker has no bars."""
+
+    kind: str
+    """Kind of the reason: unknown symbol, no data in the range, rate limited, or no answer."""
+    detail: str
+    """Text of the answer that gives the reason."""
+    passes: bool = False
+    """True if a later request may succeed: the answer says nothing about the ticker."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
 
 
 class Client:
