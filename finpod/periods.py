@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -132,6 +133,11 @@ def plain(value: float) -> float:
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
     """Return a line that states the bars a year, to print with annualised metrics."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
+
+
+def aside(frequency: Mapping[str, float]) -> str:
+    """Return text such as ' (252 sessions a year)' to print after an annualised metric; empty for an empty mapping."""
+    return f" ({describe(**frequency)})" if frequency else ""
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:

@@ -173,13 +173,12 @@ def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **mo
     from finpod.market.snapshots import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
-    manifest = market.manifest
     facts = {
         **_summary(market),
         **more,
-        "missing": list(manifest.get("missing", ())),
-        "repairs": {entry["kind"]: entry["count"] for entry in manifest.get("repairs") or ()},
-        "suspicions": manifest.get("suspicion_counts", {}),
+        "missing": list(market.manifest.get("missing", ())),
+        "repairs": {entry["kind"]: entry["count"] for entry in market.manifest.get("repairs") or ()},
+        "suspicions": market.manifest.get("suspicion_counts", {}),
         "path": str(target),
     }
     console.show_json(facts) if as_json else console.show_facts({k: _lines(v) for k, v in facts.items()})

@@ -11,7 +11,7 @@ import numpy as np
 
 from finpod.active import SMALL, near_baseline
 from finpod.features.panel import MOST_UNDEFINED
-from finpod.periods import describe
+from finpod.periods import aside
 from finpod.report import clip
 from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.provenance import flat
@@ -39,8 +39,7 @@ def _notes(run: Training) -> dict[str, Any]:
 
 
 def _score(run: Training) -> dict[str, Any]:
-    frequency = f" ({describe(**run.history.frequency)})" if run.history.frequency else ""
-    return {"score": SCORES.get(run.history.measure, run.history.measure) + frequency}
+    return {"score": SCORES.get(run.history.measure, run.history.measure) + aside(run.history.frequency)}
 
 
 def _best(run: Training) -> dict[str, Any]:
