@@ -131,14 +131,11 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
     try:
         table = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(
-            "the anchor holds values that are not numbers; give weights [T, N]", argument="anchor"
-        ) from error
+        text = "the anchor holds values that are not numbers; give weights [T, N]"
+        raise InputError(text, argument="anchor") from error
     if table.shape != market.shape:
-        raise InputError(
-            f"the anchor has shape {table.shape}; give weights [T, N] = {market.shape}, in the market's order",
-            argument="anchor",
-        )
+        text = f"the anchor has shape {table.shape}; give weights [T, N] = {market.shape}, in the market's order"
+        raise InputError(text, argument="anchor")
     tables = {**market.extra.tables, GIVEN: table}
     return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
 
