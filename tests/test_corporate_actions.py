@@ -223,7 +223,7 @@ def test_dividends_of_prices_as_traded_are_reinvested_at_the_close_of_their_day(
     assert returns(market)[4] == pytest.approx((close[5] + dividend) / close[4] - 1, rel=1e-12)
     kind = "dividends applied to prices as traded"
     assert places(market, kind) == [("AAA", "2024-01-09", "dividend", dividend, "in adj_close once")]
-    assert any("adjusted here" in note for note in market.manifest["notes"])
+    assert any("finpod adjusted" in note for note in market.manifest["notes"])
 
 
 def test_a_split_and_a_dividend_on_one_day():
@@ -240,7 +240,7 @@ def test_prices_without_whole_cents_have_their_dividends_already():
     market = alone(one_name(total, dividend=paid(0.35)))
     assert_array_equal(market.close[:, 0], total)
     assert market.manifest["repairs"] == []
-    assert any("taken as adjusted" in note for note in market.manifest["notes"])
+    assert any("assumed to be adjusted" in note for note in market.manifest["notes"])
     market = alone(with_splits(close / 4, {8: 4.0}, dividend=paid(0.35 / 4)))  # adjusted for the split only
     assert_allclose(market.close[:, 0], total / 4, rtol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Sessions of an exchange, from exchange_calendars, and the rows of a market in time."""
+"""Sessions of an exchange, from exchange_calendars, and the times at which the rows of a market end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finpod.measures import Array
 
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")
-"""Time after the close from which a session's bar counts as finished."""
+"""A session's bar counts as finished this long after the close."""
 
 
 class Sessions(NamedTuple):
@@ -74,23 +74,23 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline(NamedTuple):
-    """Positions of the rows of a market in time."""
+    """When the rows of a market end."""
 
     sessions: Array
     """[T] datetime64[D], the session of each row."""
     ends: Array
-    """[T] datetime64[ns] on the clock of `zone`: the close of the row's session, or the end of its day."""
+    """[T] datetime64[ns] in `zone`: the close of the row's session, or the end of its day."""
     bars: Array | None
     """[T] datetime64[ns] of intraday bars; None for one row per session."""
     zone: ZoneInfo | None
-    """Time zone of the rows; None leaves times of day as written."""
+    """Time zone of the rows; None if times of day are kept as written."""
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return the first row [R] at which each stamp [R] is in the past; T if there is none, or for NaT.
+        """Return the first row [R] that may use the values of each stamp [R]; T if there is none, or for NaT.
 
-        A stamp at midnight is a day without a time. It counts from the session of that day or the next one; in an intraday
-        market from the close of that session. A time counts from the first row that ends, or the first intraday bar that
-        begins, at or after it.
+        It is the first row that ends, or in an intraday market the first bar that begins, at or after the stamp. A stamp at
+        midnight is a day without a time. It stands for the session of that day, or else the next one: for its row, or in an
+        intraday market for its close.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

@@ -1,4 +1,4 @@
-"""Splits and dividends, applied exactly once: listed actions are compared with what the prices already contain."""
+"""Applies each listed split and dividend exactly once, after checking whether the prices already contain it."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 
 SPECIAL = 0.1
-"""Dividend / price from which a dividend counts as reinvested at the ex-day's close, because the usual formula fails there."""
+"""Dividends above this share of the price are reinvested at the ex-day's close, because the usual formula fails there."""
 WHOLE_CENTS = 0.9
-"""Share of closes in whole cents from which closes count as prices as traded."""
+"""Closes count as unadjusted if at least this share of them is in whole cents."""
 LARGE = np.log(1.9)
-"""Smallest absolute log ratio of a split that is repaired if it was applied to a part of the history. Such crashes are rare."""
+"""Splits of at least this absolute log ratio are repaired if they were applied to a part of the history."""
 NEAR, SAME = 5, 0.12
-"""A jump counts as a split applied to a part of the history within `NEAR` bars of the split's day, and up to `SAME` apart in
-log return. Further away it counts as a real move: prices do fall by half, and split later."""
+"""A jump is attributed to a split if it is within `NEAR` bars of the split's day and their log returns differ by at most
+`SAME`. Other jumps count as real moves."""
 USUAL = (0.02, 0.1)
 """Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""Log odds at which a split decides if the closes are as traded (a vendor's adjusted close has the same weight); and at which it
-contradicts the other splits of its asset."""
+"""Log odds that are enough to decide whether closes are unadjusted (a vendor's adjusted close adds as much), and log odds at
+which one split contradicts the other splits of its asset."""
 
 
 class Splits(NamedTuple):
-    """Log ratios [R] of the listed splits, by how they were read; 0 on all other rows."""
+    """Log ratios [R] of the listed splits, by what the prices already contain; 0 on rows without a split."""
 
     missing: Array
-    """Log step that the adjusted close lacks (+) or has too much (-)."""
+    """Log step to add to the adjusted close (+), or to take out of it (-)."""
     as_traded: Array
-    """Log ratio of splits by which the closes jump, because they are as traded."""
+    """Log ratio of splits for which the closes are unadjusted, so that they jump on the day of the split."""
     in_closes: Array
-    """Log ratio of splits for which the closes are adjusted."""
+    """Log ratio of splits for which the closes are already adjusted."""
 
 
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
     """Return the bars with an `adj_close` that agrees with their `split` and `dividend` columns, without these columns.
 
-    Also returns notes for the user, and the rows [R] bool on which an action is listed. Where the closes are adjusted for
-    splits, a column `traded` holds the closes as traded.
+    Also returns notes for the user, and a mask [R] of the rows on which an action is listed. If closes are adjusted for splits,
+    the column `traded` holds the unadjusted closes.
 
-    A split that the adjusted close lacks is applied, one that it has twice is taken back, and one that was applied to a part
-    of the history is applied to the rest (see `_are_as_traded`). The dividend d of day t must separate adjusted close and close
-    by 1 - d / c(t-1), the vendors' formula, or c(t) / (c(t) + d), the reinvestment at the ex-day's close. A missing dividend is
-    applied by the first formula, and for d above a tenth of the price by the second. Anything else is a suspicion.
+    A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
+    was applied to a part of the history is applied to the rest. See `_are_as_traded`.
+
+    A dividend d on day t must change adj_close / close by the factor 1 - d / c(t-1), the vendors' formula, or by
+    c(t) / (c(t) + d), its reinvestment at the ex-day's close. A missing dividend is applied by the first formula, or by the
+    second if d is above a tenth of the price. Other steps are reported as suspicions.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -69,19 +71,19 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
 
 def _notes(bars: LongBars, has_adjusted: Array, steps: Array, name: str, dividends: bool) -> list[str]:
-    """Return notes on assets whose file has no adjusted close; `steps` [R] were added to the adjusted close."""
+    """Return notes on assets without an adjusted close in the file; `steps` [R] were added to the adjusted close."""
     lacking = np.unique(bars.code[~has_adjusted])
     if not len(lacking):
         return []
     subject = f"{name} has no adjusted close" + (f" for {len(lacking)} of its assets" if has_adjusted.any() else "")
     if not steps[~has_adjusted].any():
-        return [f"{subject}; its prices are taken as adjusted for splits and dividends"]
+        return [f"{subject}; its prices are assumed to be adjusted for splits and dividends"]
     actions = "splits and dividends that it lists" if dividends else "splits that it lists; it lists no dividends"
-    return [f"{subject}; its prices are adjusted here for the {actions}"]
+    return [f"{subject}; finpod adjusted its prices for the {actions}"]
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return the bars, with half-applied splits repaired, and how each entry of `split` [R] was read.
+    """Return the bars, with half-applied splits repaired, and what the prices contain of each entry of `split` [R].
 
     `has_adjusted` [R] marks the rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
     """
@@ -115,13 +117,13 @@ def _factor_steps(bars: LongBars) -> Array:
 def _are_as_traded(
     bars: LongBars, rows: Array, size: Array, has_adjusted: Array, in_factor: Array, repaired: Array
 ) -> tuple[Array, Array]:
-    """Return True [n] for splits at which the closes are as traded, and True [n] for those in doubt.
+    """Return two masks [n]: splits for which the closes are unadjusted, and splits for which this is uncertain.
 
-    `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset follow one convention: as traded, or
-    adjusted for all its splits. So the sum of the evidence of all its splits decides for each of them. If one split
-    contradicts this sum, or the sum is too small, each is judged alone. Splits of other assets do not count, because the
-    assets of a table may come from different vendors. `has_adjusted`, `in_factor` and `repaired` [n] are True if there is a
-    vendor's adjusted close, if it contains the split, and if the split was repaired already.
+    `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset are usually either unadjusted or
+    adjusted for all its splits, so the log odds of its splits are added up and decide for all of them. If one split
+    contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided separately, because a table
+    may combine several vendors. `has_adjusted`, `in_factor` and `repaired` [n] are True if there is a vendor's adjusted close,
+    if it contains the split, and if the split was repaired already.
     """
     asset, moves = bars.code[rows], bars.log_steps(bars.values["close"])
     odds = _log_odds(moves[rows], size, _usual_return(bars, moves, rows)[asset])
@@ -147,10 +149,10 @@ def _usual_return(bars: LongBars, moves: Array, splits: Array) -> Array:
 
 
 def _log_odds(move: Array, size: Array, usual: Array) -> Array:
-    """Return log odds [n] that closes which moved by `move` on the day of a split are as traded, not adjusted for it.
+    """Return the log odds [n] that the closes are unadjusted for a split, given their log return `move` [n] on its day.
 
-    As traded, the return of the day is move + size; adjusted, it is move. Both are assumed to follow Student's t with 3
-    degrees of freedom and scale `usual`, whose tails are as heavy as those of daily returns.
+    The day's real return is move + size if the closes are unadjusted, and move if they are adjusted. Both are assumed to follow
+    Student's t with 3 degrees of freedom and scale `usual`, whose tails are as heavy as those of daily returns.
     """
     as_traded, adjusted = (np.log1p(step**2 / (3 * usual**2)) for step in (move + size, move))
     return 2 * (adjusted - as_traded)
@@ -167,7 +169,7 @@ def _two_readings(bars: LongBars, rows: Array, split: Array, as_traded: Array) -
 
 
 def _half_applied(bars: LongBars, row: int, ratios: Array) -> slice | None:
-    """Return the bars before a jump near the split on `row`, which lack the split; None if there is no such jump.
+    """Return the bars to which the split on `row` was not applied, up to a jump near its day; None without such a jump.
 
     `ratios` [R] are the log ratios of all splits. A jump on the day of another split belongs to that split.
     """
@@ -175,17 +177,17 @@ def _half_applied(bars: LongBars, row: int, ratios: Array) -> slice | None:
     step, ratio = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], ratios[row]
     at = row - start
     if abs(step[at] + ratio) < abs(step[at]):
-        return None  # the jump is on the day of the split: prices as traded
+        return None  # the jump is on the day of the split: unadjusted prices
     near = np.arange(max(at - NEAR, 1), min(at + NEAR + 1, len(step)))
     jumps = near[(np.abs(step[near] + ratio) < SAME) & (ratios[start:stop][near] == 0)]
     if len(jumps) != 1:
         return None
-    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratio) < SAME)  # an opposite jump begins the part
+    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratio) < SAME)  # the bars may begin at an opposite jump
     return slice(start + (back[-1] if len(back) else 0), start + jumps[0])
 
 
 def _scaled(bars: LongBars, part: slice, ratio: float, log: RepairLog) -> LongBars:
-    """Return the bars with the prices of a part divided by a split, and its volumes multiplied."""
+    """Return the bars with the prices of `part` divided by a split, and its volumes multiplied by it."""
     split = np.round(np.exp(ratio), 9)
     columns = {column: values.copy() for column, values in bars.values.items()}
     for column, values in columns.items():
@@ -196,10 +198,10 @@ def _scaled(bars: LongBars, part: slice, ratio: float, log: RepairLog) -> LongBa
 
 
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
-    """Return the log steps [R] that the adjusted close lacks (+) or has too much (-) at each dividend.
+    """Return the log steps [R] to add to the adjusted close (+), or to take out of it (-), at each dividend.
 
-    Of steps of a vendor's adjusted close that fit neither formula, those that are certainly wrong are repaired; the others
-    are suspicions.
+    Steps of a vendor's adjusted close that fit neither formula are repaired if they are certainly wrong, and otherwise reported
+    as suspicions.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
@@ -239,10 +241,9 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 
 
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
-    """Return True [N] for assets whose closes before their last dividend, of those on `rows`, are adjusted for dividends.
+    """Return True [N] for assets whose closes are adjusted for dividends, judged by the closes before the last dividend on `rows`.
 
-    Prices as traded are in whole cents (times the later splits, if the closes are adjusted for these); prices adjusted for
-    dividends are not.
+    Unadjusted prices are in whole cents, once later splits are undone; prices adjusted for dividends are not.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)

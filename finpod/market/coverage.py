@@ -1,4 +1,4 @@
-"""Completeness of a market's members and prices, for the manifest."""
+"""Which members of an index have no prices, for the manifest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from finpod.market.universe import Index, Membership
 from finpod.measures import Array
 
 GAP = 5
-"""Fewest sessions in a row without a bar that count as a member without prices."""
+"""A member without a bar on this many sessions in a row counts as a member without prices."""
 
 
 class Listed(NamedTuple):
-    """Number of members of an index on a day (YYYY-MM-DD): those on the list, and its size by its rules."""
+    """Number of listed members of an index on a day (YYYY-MM-DD), and the number that its rules prescribe."""
 
     title: str
     day: str
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return membership [T, N] and its entries for the manifest. None makes every asset a member at all times.
+    """Return membership [T, N] and its entries for the manifest. With None every asset is a member at all times.
 
     Raises DataError if no asset with prices is ever a member.
     """
@@ -46,8 +46,8 @@ def membership_facts(
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
-            f"the members are {', '.join(missing[:3]) or 'none'}, and the prices are of {', '.join(tickers[:3])}; use the same "
-            "symbols for both"
+            f"the members are {', '.join(missing[:3]) or 'none'}, the prices are of {', '.join(tickers[:3])}; use the same "
+            "symbols in both"
         )
     everyone = np.hstack([member, membership.grid(dates, missing)])
     priced = np.hstack([has_bar, np.zeros((len(dates), len(missing)), dtype=bool)])
@@ -68,16 +68,16 @@ def membership_facts(
 
 
 def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """Return the members without prices on some sessions of [first, last], from the manifest; sorted."""
+    """Return the tickers, sorted, of members without prices on some sessions of [first, last], from the manifest."""
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(ticker for ticker, days in spells.items() if any(a <= end and b >= begin for a, b in days))
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the day within [first, last] on which the list differs most from the index's size; None without an index.
+    """Return the count for the day in [first, last] on which the list differs most from the index's size; None without an index.
 
-    The manifest has the first session of each year, which counts until the next.
+    The manifest counts members on the first session of each year; a count applies until the next one.
     """
     listed = manifest.get("listed")
     if not listed:
@@ -99,7 +99,7 @@ def _listed(membership: Membership, index: Index, dates: Array) -> dict[str, Any
 
 
 def _spells(table: Array) -> Array:
-    """Return column, first row and the row after the last [n, 3] of each run of True in a table [T, N]."""
+    """Return the column, first row and end row (excluded) [n, 3] of each run of True in a table [T, N]."""
     edges = np.diff(np.pad(table.astype(np.int8), ((1, 1), (0, 0))), axis=0).T
     return np.column_stack([*np.nonzero(edges > 0), np.nonzero(edges < 0)[1]])
 

@@ -20,9 +20,9 @@ DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""Between these, nanoseconds count every day."""
+"""First and last day that datetime64[ns] can represent."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""Time by which a window may reach outside the data, for weekends and holidays."""
+"""A window may exceed the data by this much, for weekends and holidays."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -35,10 +35,10 @@ SERIES = ("benchmark_close", "benchmark_open")
 class MarketData:
     """Bars on a grid of sessions and assets. Arrays are read-only.
 
-    Prices and volume are adjusted for splits and dividends such that `close * volume` is the dollar volume as traded. NaN
-    means no bar. A table that the source lacks (`open` of a close-only source) is None.
-    Raises DataError, naming the first offender, for shapes that disagree, dates that are not strictly increasing,
-    repeated tickers and prices that are not positive; InputError for bars a year that are not positive and finite.
+    Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN means no
+    bar. A table that the source does not have (such as `open` if it has only closes) is None.
+    Raises DataError, naming the first bad value, for shapes that disagree, dates that are not strictly increasing,
+    repeated tickers and prices that are not positive; InputError for `periods_per_year` that is not positive and finite.
     """
 
     dates: Array
@@ -56,27 +56,27 @@ class MarketData:
     volume: Array | None = None
     """[T, N] float64, shares, adjusted inversely to the prices."""
     factor: Array | None = None
-    """[T, N] float64, adjusted price / price as traded; None stands for 1 everywhere."""
+    """[T, N] float64, adjusted price / traded price. Not given: 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
     """[T, N] bool mask of the members of the universe on each day; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of the last bar in the whole snapshot, also in slices; NaT for an asset without any."""
+    """[N] datetime64[ns], date of the asset's last bar in the whole snapshot, also in a part of it; NaT for no bar."""
     benchmark: str = "QQQ"
-    """Name of the benchmark as outputs show it."""
+    """Name of the benchmark in outputs."""
     benchmark_close: Array
     """[T] float64, adjusted close of the benchmark; NaN where missing."""
     benchmark_open: Array | None = None
     """[T] float64, adjusted open of the benchmark."""
     extra: ExtraData = NO_EXTRA
-    """User's columns. A value begins at the row at which it was known; `extra["pe"]` is [T, N]."""
+    """The user's columns, such as `extra["pe"]` [T, N]. Row t has the values known at row t."""
     periods_per_year: float = None  # type: ignore[assignment]
-    """Bars a year, by which yearly figures are scaled; measured by default (see `finpod.periods`); kept in slices."""
+    """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions a year; for bars rarer than sessions, bars a year. By default it follows from `periods_per_year`."""
+    """Sessions per year, or bars per year if bars are longer than a session. By default derived from `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """JSON-able provenance: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
+    """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of `load_market` for the market that these bars come from, with absolute paths; empty for bars from memory.
+    """Arguments with which `load_market` loads this market again, paths absolute; empty for a market made in memory.
     Not part of the content hash, and not saved."""
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class MarketData:
         if self.member is None:
             self._set("member", np.ones((days, assets), dtype=bool))
         for name, table in self.tables.items():
-            # In one order of memory, because numpy adds up a table of the other in another, which changes last bits.
+            # All tables in C order: numpy adds up Fortran order in another sequence, which changes the last bits of sums.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
@@ -105,7 +105,7 @@ class MarketData:
                 row, column = np.argwhere(wrong)[0]
                 raise DataError(
                     f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
-                    "a price must be positive, or NaN for no bar"
+                    "a price must be positive, or NaN where there is no bar"
                 )
             self._set(name, table)
         if not self.has_bar.any():
@@ -117,7 +117,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars a year, or check the number given; a contradiction becomes the manifest's `periods_note`."""
+        """Measure the bars per year, or check the given number; `periods_note` in the manifest reports a contradiction."""
         note = self.manifest.get("periods_note", "")
         if self.periods_per_year is None:
             measured = measure(self.dates)
@@ -142,7 +142,7 @@ class MarketData:
 
     @property
     def tables(self) -> dict[str, Array]:
-        """Tables [T, N] and series [T] by name, without those that the source lacks."""
+        """Tables [T, N] and series [T] by name, without those that the source does not have."""
         tables = {name: getattr(self, name) for name in (*TABLES, *SERIES)}
         return {name: table for name, table in tables.items() if table is not None}
 
@@ -170,7 +170,7 @@ class MarketData:
 
     @cached_property
     def bars_per_session(self) -> float:
-        """Median number of bars a session: 1 for daily data, about 390 for minute bars."""
+        """Median number of bars per session: 1 for daily data, about 390 for minute bars."""
         return float(np.median(np.unique(self.sessions, return_counts=True)[1]))
 
     @property
@@ -185,7 +185,7 @@ class MarketData:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over tickers, dates, values and extra columns. Equal content has the same hash, whatever its source."""
+        """SHA-256 of tickers, dates, values and extra columns; equal for equal content from different sources."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.tickers, self.benchmark]).encode())
         tables: dict[str, Array | None] = {
@@ -196,17 +196,17 @@ class MarketData:
             digest.update(name.encode())
             if value is not None:
                 if value.dtype.kind == "f":
-                    value = np.where(np.isnan(value), np.nan, value)  # one bit pattern for every kind of NaN
+                    value = np.where(np.isnan(value), np.nan, value)  # one bit pattern for all NaN
                 value = value.view(np.int64) if value.dtype.kind == "M" else value
                 digest.update(np.ascontiguousarray(value).tobytes())
         return digest.hexdigest()
 
     def with_periods(self, periods_per_year: float) -> "MarketData":
-        """Return the same market with another number of bars a year. Raises InputError unless it is positive and finite."""
+        """Return the same market with another number of bars per year. Raises InputError unless it is positive and finite."""
         return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
 
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
-        """Return the row of the first session on or after `date` (side 'left'), or of the last on or before it ('right').
+        """Return the first row on or after `date` (side 'left'), or the last row on or before it ('right').
 
         Raises InputError for text that is not a date and for dates outside the data.
         """
@@ -223,10 +223,10 @@ class MarketData:
         return InputError(f"{day!s:.10} lies outside the data ({span}); choose a date within them", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
-        """Return the first and last row (both included) of the sessions within [start, end]; None means no limit.
+        """Return the first and last row (both included) within [start, end]; None means no limit.
 
-        Raises InputError if the window holds no session, ends before it starts, or reaches beyond the data by more than
-        holidays, or the length of a weekly or longer bar, can explain.
+        Raises InputError if the window has no session, ends before it starts, or exceeds the data by more than holidays or the
+        length of one bar can explain.
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
@@ -242,7 +242,7 @@ class MarketData:
         return first, last
 
     def rows(self, first: int, stop: int) -> "MarketData":
-        """Return the rows [first, stop) as a market; `last_bar` stays that of the whole snapshot."""
+        """Return the rows [first, stop) as a market; `last_bar` still describes the whole snapshot."""
         if not 0 <= first < stop <= len(self.dates):
             raise InputError(f"rows {first}:{stop} are not within 0:{len(self.dates)}")
         kept = slice(first, stop)
@@ -250,7 +250,7 @@ class MarketData:
         return replace(self, dates=self.dates[kept], extra=self.extra.rows(kept), **tables)
 
     def select(self, tickers: Sequence[str]) -> "MarketData":
-        """Return the columns of these tickers in this order. Raises InputError naming unknown tickers."""
+        """Return a market of these tickers, in this order. Raises InputError for unknown tickers."""
         unknown = [t for t in tickers if t not in self.tickers]
         if unknown:
             raise InputError(
@@ -283,7 +283,7 @@ class MarketData:
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     """Return midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
 
-    Raises InputError, about `argument`, for anything else: numpy would take 20200102 for a year.
+    Raises InputError, with `argument` as its argument, for anything else: numpy would read 20200102 as a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
@@ -300,6 +300,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with values that are not finite replaced by the last finite one above, or by `before`."""
+    """Return the table [T, N] with each value that is not finite replaced by the last finite one above it, or by `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

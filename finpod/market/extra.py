@@ -1,4 +1,4 @@
-"""`ExtraData`: a user's own columns on the rows of a market, each value from the row on which it was known."""
+"""`ExtraData`: the user's own columns on the rows of a market, each value from the row on which it was known."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExtraData:
     """
 
     tables: Mapping[str, Array] = field(default_factory=dict)
-    """Name of a column -> its values, [T, N] or [T] float64."""
+    """Column name -> values, [T, N] or [T] float64."""
     width: int = 0
     """N, the number of tickers."""
 
@@ -54,7 +54,7 @@ class ExtraData:
         return self._table(name).ndim == 1
 
     def rows(self, rows: slice | Array) -> ExtraData:
-        """Return the data of the given rows: a slice, or a mask [T]."""
+        """Return the data of some rows, given as a slice or a mask [T]."""
         return ExtraData({name: table[rows] for name, table in self.tables.items()}, self.width)
 
     def select(self, columns: Sequence[int]) -> ExtraData:
@@ -63,7 +63,7 @@ class ExtraData:
         return ExtraData(cut, len(columns))
 
     def shared_only(self) -> ExtraData:
-        """Return the columns for a market of one other ticker. Columns with a value per ticker become NaN throughout."""
+        """Return the columns for a market of one other ticker. Columns with one value per ticker become NaN."""
         cut = {n: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for n, table in self.tables.items()}
         return ExtraData(cut, 1)
 

@@ -1,4 +1,4 @@
-"""Layouts of price tables: long, wide, one asset, or a header of two levels. Ambiguous tables are refused."""
+"""Layouts of price tables: long, wide, one asset, or a header of two levels. Ambiguous tables are an error."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Numbers = dict[tuple[str, str | None], pd.Series]
 _MARKS = r"[_. |:-]"
 """Characters between field and ticker in one label."""
 _TICKERS_A_WORD = 3
-"""Fewest columns of a wide table for each one whose ticker is a known word, such as OPEN."""
+"""A wide table must have this many columns for each ticker that is also a word for a field, such as OPEN."""
 
 
 class Layout(NamedTuple):
-    """Columns of a table of T rows by their meaning, with the values of the table."""
+    """What the columns of a table of T rows mean, and their values."""
 
     dates: pd.Series
     """[T] dates."""
@@ -42,31 +42,31 @@ class Layout(NamedTuple):
     """[T] tickers of a long table; None for other layouts."""
     numbers: Numbers
     columns: Sequence[Column]
-    """All columns of the table, for messages."""
+    """All columns of the table, listed in messages."""
     reading: Sequence[str] = ()
-    """Decisions of the reader, as sentences for the manifest."""
+    """Sentences for the manifest on how the table was read."""
 
     @property
     def one_asset(self) -> bool:
-        """True if the table names no ticker."""
+        """True if the table contains no ticker."""
         return self.tickers is None and all(ticker is None for _, ticker in self.numbers)
 
 
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
     """Return the layout of a table, recognised by the names and values of its columns.
 
-    Levels of the row index count as columns. Columns without a name that hold whole numbers are row numbers and left out; in a
-    table without tickers they must not repeat.
+    Levels of the row index count as columns. Unnamed columns of whole numbers are row numbers and are ignored; in a table
+    without tickers they must not repeat.
 
-    - **two levels**: the level of the header with a close holds fields, the other tickers. Labels such as AAPL.Close,
-      Close_AAPL or "('Close', 'AAPL')" are read alike.
-    - **long**: a close, and a column of tickers: `ticker_column`, or one with a word for tickers that holds text or whole
-      numbers, or the other level of a row index with dates, if it holds text.
-    - **one asset**: a close and no tickers. Text columns of unknown meaning are refused unless `ticker` names the asset.
+    - **two levels**: the level of the header that contains a close has the fields, the other level the tickers. Labels such as
+      AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
+    - **long**: a close and a column of tickers. That is `ticker_column`, or a column of text or whole numbers whose name is a
+      word for tickers, or a level of text in a row index with dates.
+    - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` names the asset.
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
       may be a known word such as OPEN.
 
-    Raises DataError for a table that fits no layout, or two; InputError for a `ticker_column` that the table does not have.
+    Raises DataError for a table that fits no layout or several; InputError for a `ticker_column` that the table does not have.
     """
     columns, pairs = columns_of(frame, name)
     dates = find_dates(columns, name)
@@ -81,7 +81,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
         unknown = [c for c in others if not c.known and _may_be_tickers(c)]
         if unknown and ticker is None:
             shown = listed(unknown, "a column", "columns")
-            text = f"{name} has {shown} of unknown meaning, which may hold tickers. {ask_for_tickers(columns)}"
+            text = f"{name} has {shown} of unknown meaning, which may contain tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
         if "close" not in fields and (pairs := _split_labels(labelled, name)):
             labelled = []
@@ -104,36 +104,36 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """Return the end of a message on a table that may hold several assets: its columns, and how to name that of the tickers."""
+    """Return the end of an error on a table that may have several assets: its columns, and how to name the column of tickers."""
     return (
-        f"Its columns are {listed(columns)}; name the one that holds the tickers with ticker_column=, or give ticker= if "
+        f"Its columns are {listed(columns)}; name the column of tickers with ticker_column=, or give ticker= if "
         "all rows are bars of one asset"
     )
 
 
 def _may_be_tickers(column: Column) -> bool:
-    """Return True if a column of unknown meaning may hold tickers: text, identifiers, or repeated row numbers."""
+    """Return True if a column of unknown meaning may contain tickers: text, identifiers, or repeated row numbers."""
     if column.kind != "whole":
         return column.kind == "text" or (column.unnamed and column.kind == "blank")
     return column.values.nunique() < len(column.values) if column.unnamed else column.word.endswith(("id", "code"))
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for a column of numbers without a name, and for one of field names: one value a row."""
+    """Raise DataError for an unnamed column of numbers, and for a column of field names (a table with one value per row)."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number" and not column.is_whole:
-            raise DataError(f"{name} has a column of numbers without a name; its columns are {listed(columns)}")
+            raise DataError(f"{name} has a column of numbers without a name; name it, or remove it ({listed(columns)})")
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
                 raise DataError(
-                    f"{name} has one value a row, with its field in the column {column.label!r}; make a column of each field "
-                    "(frame.pivot)"
+                    f"{name} has one value per row, and its column {column.label!r} names the field; make one column for each "
+                    "field (frame.pivot)"
                 )
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
-    """Return field -> its column. Raises DataError for two columns of one spelling."""
+    """Return field -> its column. Raises DataError if two columns have the same word for a field."""
     flags = {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
     usable = [c for c in columns if not (c.word in ("adjusted", "adj") and {text.lower() for text in c.texts} <= flags)]
     fields = {}
@@ -147,10 +147,10 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
+    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the two levels of the header.
 
-    The fields are in the level with a close. If both have one, the names of the levels decide, or a close that can mean
-    nothing else. Raises DataError if neither or both could be the level of the fields.
+    The level that contains a close has the fields. If both contain one, the names of the levels decide, or else the level with
+    an unambiguous close such as "Close". Raises DataError if this leaves no level, or both.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
@@ -161,7 +161,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(levels) == 2:
-        way_out = "name the level of the tickers 'ticker', as both levels of the header have a close"
+        way_out = "both levels of its header have a close; name the level of the tickers 'ticker'"
         raise _ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
@@ -175,9 +175,9 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 
 def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
-    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label holds both a close and a ticker.
+    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label contains both a close and a ticker.
 
-    Raises DataError if only some labels hold both, and for labels such as close_OPEN, in which either may be the field.
+    Raises DataError if only some labels contain both, and for labels such as close_OPEN, in which either part may be the field.
     """
     for column in columns:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
@@ -190,18 +190,18 @@ def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
     closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
     if closes and None in parts:
         fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
-        way_out = "write all labels of columns one way"
-        raise _ambiguous(name, f"fields by ticker, by {fields_by}", f"closes by ticker, by {closes_by}", way_out)
+        way_out = "write the labels of all columns in the same form"
+        raise _ambiguous(name, f"fields by ticker (see {fields_by})", f"closes by ticker (see {closes_by})", way_out)
     return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
 
 
 def _split_label(label: str) -> tuple[str, str] | None:
-    """Return (field, ticker) for a label that holds both, in either order; None for other labels."""
+    """Return (field, ticker) for a label that contains both, in either order; None for other labels."""
     if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None
     cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
-    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # the longest field before a ticker
+    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # prefer the longest field
     for field, ticker in (*fields_first, *((field, ticker) for ticker, field in cuts)):
         if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
             return field, ticker
@@ -209,16 +209,16 @@ def _split_label(label: str) -> tuple[str, str] | None:
 
 
 def _left_out(columns: Sequence[Column]) -> list[str]:
-    """Return a sentence on columns of unknown meaning."""
+    """Return a sentence on the columns that were ignored because their meaning is unknown."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
     return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
 
 
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
-    """Raise DataError if an unknown column beside the close may be another ticker's close.
+    """Raise DataError if an unknown column besides `close` may be another ticker's close.
 
-    Its label is such as Close_AAPL; or it is a ticker, the close is called LAST or the like, and there is no open, high and
-    low (`is_bar`).
+    That is a label such as Close_AAPL. It is also any possible ticker if the close has an ambiguous label such as LAST and there
+    is no open, high and low (`is_bar` False).
     """
 
     def may_be_close(column: Column) -> bool:
@@ -228,9 +228,9 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
         return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
 
     if others := [column for column in columns if not column.known and may_be_close(column)]:
-        way_out = "give ticker= if all rows are bars of one asset, else make a column ticker (frame.stack)"
-        one = f"bars of one asset, by its column {close.label}"
-        raise _ambiguous(name, one, f"closes by ticker, by {listed(others)}", way_out)
+        way_out = "give ticker= if all rows are bars of one asset, or else make a column ticker (frame.stack)"
+        one = f"bars of one asset (see its column {close.label})"
+        raise _ambiguous(name, one, f"closes by ticker (see {listed(others)})", way_out)
 
 
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
@@ -246,10 +246,9 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
         raise _no_close(columns, name)
     if len(words) * _TICKERS_A_WORD > len(columns):
         tickers = listed([column for column in columns if not column.known])
-        way_out = "call the closes close, or make a column ticker (frame.stack)"
-        raise _ambiguous(
-            name, f"bars without a column close, by {listed(words)}", f"closes by ticker, by {tickers}", way_out
-        )
+        way_out = "name the column of closes close, or make a column ticker (frame.stack)"
+        one = f"bars without a column close (see {listed(words)})"
+        raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
     numbers: Numbers = {("close", column.label): column.values for column in columns}
     if len(numbers) < len(columns):
         labels = [column.label for column in columns]
@@ -259,11 +258,11 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
     return DataError(
-        f"{name} has no column close; besides dates it has {listed(columns) or 'no column'}. Bars need date, ticker and close "
-        "(open, high, low, adj_close and volume where known), or a column of closes for each ticker"
+        f"{name} has no column close; besides dates it has {listed(columns) or 'no column'}. Give the columns date, ticker and "
+        "close (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
     )
 
 
 def _ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
     """Return the error for a table that can be read in two ways."""
-    return DataError(f"{name} can be read as {one}, and as {other}; {way_out}")
+    return DataError(f"{name} can be read as {one} or as {other}; {way_out}")

@@ -25,7 +25,7 @@ from finpod.market.universe import AUTO, Members, find_index, resolve_members, s
 from finpod.periods import DEFAULT, check_periods
 
 SAMPLE = "sample"
-"""Name under which `load_market` returns `sample_market()`."""
+"""`load_market` returns `sample_market()` for this name."""
 
 
 def load_market(
@@ -46,24 +46,24 @@ def load_market(
 ) -> MarketData:
     """Return a market from a parquet or CSV file, a frame, a folder of files, a snapshot folder, or "sample".
 
-    Tables may have any layout that `finpod.market.layouts.recognise` reads. `ticker` names the asset of a table without
-    tickers, `ticker_column` the column of tickers. `day_first` and `decimal` settle dates and numbers that are ambiguous.
-    Tickers are brought to one spelling (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
-    dividends once, and repaired or masked where they are impossible (see `finpod.market.cleaning.build_market`).
+    A table may have any layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without
+    tickers, `ticker_column` the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates and
+    numbers are read. Tickers are normalised (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
+    dividends; impossible ones are repaired or masked (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns ticker, from, to_exclusive, list of tickers, or None for every asset at all times (survivorship bias).
         Members of an index without prices are listed in `manifest["missing"]`; tickers of a list without prices are an error
         unless `allow_missing`.
-    benchmark : ticker whose rows become the benchmark, or None. "auto" takes that of the index, else QQQ.
-    calendar : exchange of exchange_calendars, or None if every date counts. "auto" takes that of the index, else XNYS. Rows
-        that are no session, or whose session is not over at `now` (aware; None: this moment), are dropped and counted.
-        Bars whose spacing is weekly or longer may have any date.
-    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. With the bundled table it
-        joins the bars of renamed listings under the newest symbol (see `finpod.market.renames.join_renamed`).
-    extra : the user's tables as columns of the market, each value from when it was known (see
+    benchmark : ticker of the benchmark, or None. "auto" takes that of the index, else QQQ.
+    calendar : name in exchange_calendars, or None to keep every date. "auto" takes that of the index, else XNYS. Rows that are
+        not on a session, or whose session is not over at `now` (with a time zone; None: the present), are dropped and
+        counted. Weekly and longer bars may have any date.
+    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. The bars of a renamed
+        listing are joined under its newest symbol, also by the bundled table (see `finpod.market.renames.join_renamed`).
+    extra : the user's tables, which become columns of the market; a value is used from the row at which it was known (see
         `finpod.market.extra_tables.with_extra`).
-    periods_per_year : bars a year; measured from the dates by default (see `finpod.periods`). A contradiction is noted.
+    periods_per_year : bars per year, by default measured from the dates (see `finpod.periods`).
 
     Raises InputError for missing files and wrong arguments, DataError for unusable content.
     """
@@ -109,7 +109,7 @@ def load_market(
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if one cannot be stored."""
+    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if JSON cannot hold one."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
     for name in ("path", "members", "renames", "extra"):
@@ -124,7 +124,7 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """Return the absolute path if it exists, also in lists and mappings; anything else unchanged."""
+    """Return an existing path as an absolute path, also within lists and mappings; other values unchanged."""
     if isinstance(value, (list, tuple)):
         return [_absolute(part) for part in value]
     if isinstance(value, Mapping):
@@ -136,7 +136,7 @@ def _absolute(value: Any) -> Any:
 def _whole(
     path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
 ) -> MarketData:
-    """Return the sample or a snapshot, which have their own members, tickers and benchmark."""
+    """Return the sample or a snapshot. Raises InputError for arguments that would change their members, tickers or benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
             raise InputError(f"{path} has its own members and tickers; leave {argument} out", argument=argument)
@@ -152,8 +152,8 @@ def _whole(
 def sample_market() -> MarketData:
     """Return adjusted daily closes of twenty large US stocks, 1990-01-02 to 2022-12-28, from the data of skfolio.
 
-    The benchmark is the S&P 500 price index, which leaves dividends out, and the stocks are survivors: both flatter
-    every strategy, and the manifest says so.
+    The benchmark is the S&P 500 price index without dividends, and all stocks are survivors. Both make every strategy look
+    better than it is, as the manifest states.
     """
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
 

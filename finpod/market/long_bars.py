@@ -1,4 +1,4 @@
-"""`LongBars`: the bars of all assets, one asset after the other; `RepairLog`: what was changed in them, and what looks wrong."""
+"""`LongBars`: the bars of all assets, asset by asset; `RepairLog`: what was changed in them, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pandas as pd
 from finpod.measures import Array
 
 PLACES, SUSPICIONS = 20, 200
-"""Most repairs, and most suspicions, that are listed for each kind. All are counted."""
+"""Largest number of repairs, and of suspicions, listed for each kind. All are counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class LongBars:
-    """R bars sorted by asset and date, each with a close. The bars of an asset are adjacent rows, whatever sessions it lacks."""
+    """R bars sorted by asset and date, each with a close. The bars of an asset are adjacent rows, even across missing sessions."""
 
     tickers: tuple[str, ...]
     """[N] symbols of the assets."""
@@ -38,42 +38,42 @@ class LongBars:
 
     @cached_property
     def stop(self) -> Array:
-        """[R] int: the row after the last row of the same asset."""
+        """[R] int, end row (excluded) of the asset on this row."""
         return np.searchsorted(self.code, self.code, side="right")
 
     @cached_property
     def start(self) -> Array:
-        """[R] int: the first row of the same asset."""
+        """[R] int, first row of the asset on this row."""
         return np.searchsorted(self.code, self.code)
 
     def __len__(self) -> int:
         return len(self.code)
 
     def previous(self, column: Array) -> Array:
-        """Return the column [R] at the previous bar of the same asset; NaN at the first bar."""
+        """Return the values [R] of a column at the asset's previous bar; NaN at its first bar."""
         before = np.roll(column.astype(np.float64), 1)
         before[self.first] = np.nan
         return before
 
     def log_steps(self, column: Array) -> Array:
-        """Return log ratios [R] of a positive column to its value at the asset's previous bar; 0 where one is missing."""
+        """Return log ratios [R] of a column to its values at the asset's previous bar; 0 where either value is missing."""
         return np.nan_to_num(np.log(column / self.previous(column)))
 
     def sum_after(self, steps: Array) -> Array:
-        """Return the sum of `steps` [R] over the later bars of the same asset; exactly 0 where there are none."""
+        """Return the sums [R] of `steps` [R] over the asset's later bars; exactly 0 at its last bar."""
         total = np.cumsum(steps)
         return total[self.stop - 1] - total
 
     def per_asset(self, rows: Array | slice) -> Array:
-        """Return the number of rows of each asset [N]; `rows` is a mask [R]."""
+        """Return the number of rows [N] that each asset has in `rows`, a mask [R]."""
         return np.bincount(self.code[rows], minlength=len(self.tickers))
 
     def places(self, rows: Array | slice) -> tuple[Array, Array]:
-        """Return tickers [n], as str objects, and dates [n] of the rows."""
+        """Return the tickers [n], as str objects, and dates [n] of some rows."""
         return np.array(self.tickers, dtype=object)[self.code[rows]], self.date[rows]
 
     def with_values(self, **columns: Array) -> LongBars:
-        """Return the same bars with some columns replaced or added."""
+        """Return the bars with some columns replaced or added."""
         return replace(self, values={**self.values, **columns})
 
     def without(self, masked: Array) -> LongBars:
@@ -109,13 +109,13 @@ def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
 
 @dataclass
 class RepairLog:
-    """Log of decisions of the reader, of repairs, and of suspicions that were not changed.
+    """Log of how tables were read, of repairs, and of suspicions: bars that look wrong but were not changed.
 
-    All repairs and suspicions are counted, and the first of each kind listed.
+    All repairs and suspicions are counted; the first ones of each kind are listed.
     """
 
     reading: list[str] = field(default_factory=list)
-    """How the tables were read, one sentence a decision."""
+    """How the tables were read, one sentence per decision."""
     offsets: set[str] = field(default_factory=set)
     """UTC offsets of the bars' timestamps."""
     _repairs: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -123,13 +123,13 @@ class RepairLog:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def read(self, sentences: Iterable[str]) -> None:
-        """Record decisions of the reader, each once; empty ones are left out."""
+        """Add sentences on how the tables were read. Empty and repeated ones are left out."""
         self.reading += [sentence for sentence in dict.fromkeys(sentences) if sentence and sentence not in self.reading]
 
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars was changed; `was` and `became` are one value for each bar or one for all."""
+        """Record that `column` of n bars changed from `was` to `became`, each one value per bar or one for all bars."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})
@@ -147,14 +147,14 @@ class RepairLog:
         self.repair(kind, *bars.places(masked), column, bars.values[column][masked])
 
     def suspect(self, kind: str, tickers: Sequence[str] | Array, dates: Array, sentences: Iterable[str]) -> None:
-        """Record n suspicions; `sentences` may be lazy, because only the first of a kind are listed."""
+        """Record n suspicions. `sentences` may be an iterator, because only the first ones of a kind are listed."""
         listed = self._suspicions.setdefault(kind, [])
         self._counts[kind] += len(dates)
         for ticker, day, sentence in islice(zip(tickers, dates, sentences, strict=False), SUSPICIONS - len(listed)):
             listed.append({"kind": kind, "ticker": str(ticker), "date": f"{day!s:.10}", "sentence": sentence})
 
     def content(self) -> dict[str, Any]:
-        """Return `repairs`, `suspicions` and `suspicion_counts` as plain values, kinds in order of their first entry."""
+        """Return `repairs`, `suspicions` and `suspicion_counts` for the manifest, kinds in order of their first entry."""
         return {
             "repairs": list(self._repairs.values()),
             "suspicions": [entry for listed in self._suspicions.values() for entry in listed],
@@ -163,7 +163,7 @@ class RepairLog:
 
 
 def repair_lines(manifest: Mapping[str, Any], places: int = 5) -> list[str]:
-    """Return the repairs of a manifest as text: a line for each kind, then one for each of its first places."""
+    """Return the repairs of a manifest as lines of text: the count of each kind, then the bars that are listed."""
     lines = []
     for entry in manifest.get("repairs") or ():
         lines.append(f"{entry['kind']}: {entry['count']:,}")
@@ -176,7 +176,7 @@ def repair_lines(manifest: Mapping[str, Any], places: int = 5) -> list[str]:
 
 
 def suspicion_lines(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the suspicions of a manifest as text: a line for each kind, then one for each suspicion listed."""
+    """Return the suspicions of a manifest as lines of text: the count of each kind, then the suspicions that are listed."""
     lines = []
     for kind, count in (manifest.get("suspicion_counts") or {}).items():
         listed = [entry for entry in manifest["suspicions"] if entry["kind"] == kind]

@@ -1,4 +1,4 @@
-"""Renamed listings: the bundled table, the user's renames, and series joined under the newest symbol."""
+"""Renamed listings: joins their bars under the newest symbol, by the bundled table and the user's renames."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from finpod.measures import Array
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
 BUNDLED = Path(__file__).with_name("renames.csv")
-"""Well-known renames by date, in the format of a user's file. Those without a date are for members only, because in prices the
-new symbol also belonged to another company."""
+"""Well-known renames by date, in the format of a user's file. Those without a date apply to lists of members only, because
+another company also had the new symbol, and prices may be of either."""
 GRACE = np.timedelta64(10, "D")
-"""Time around the day of a rename within which a vendor may change the symbol. After a longer pause another company has it."""
+"""A vendor may change the symbol this long before or after the rename. Bars after a longer pause belong to another company."""
 ALIKE = 0.005
-"""Largest relative difference between two closes of one day that count as the same price."""
+"""Largest relative difference between two closes of a day that count as equal."""
 LEVEL = np.log(1.5)
-"""Log return between the last bar of the old symbol and the first of the new one from which the join is a suspicion."""
+"""A join is reported as a suspicion if the log return from the old symbol's last bar to the new one's first exceeds this."""
 
 
 class Rename(NamedTuple):
@@ -52,8 +52,8 @@ def bundled_renames() -> tuple[Rename, ...]:
 def read_renames(renames: Renames) -> list[Rename]:
     """Return the renames of a mapping {old: new}, or of a CSV with the columns old, new and optionally date (YYYY-MM-DD).
 
-    The date is the first day under the new symbol. Raises InputError for a missing file and for anything but a mapping or
-    a path, DataError for a file or symbols that cannot be used.
+    The date is the first day under the new symbol. Raises InputError for a missing file and for a value that is neither a
+    mapping nor a path, DataError for an invalid file or symbol.
     """
     if renames is None:
         return []
@@ -82,13 +82,13 @@ def read_renames(renames: Renames) -> list[Rename]:
 
 
 def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Return tidy bars with the series of each renamed listing joined under its newest symbol, and the renames applied.
+    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless the new one belonged to another company before. Bars of the
-    old symbol after the rename and a pause belong to another company and stay; the returned rename then has its day.
-    Days on which both symbols have the same price count once. Raises DataError for days on which their prices differ, and
-    InputError for circular renames and for a mapping without any ticker of the market.
+    bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the old
+    symbol follow the rename after a pause, they belong to another company and keep the symbol; only then does the returned
+    rename have a day. Days on which both symbols have the same price count once. Raises DataError if their prices differ on
+    a day, and InputError for circular renames and for a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
@@ -102,11 +102,11 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
 
 
 def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
-    """Return the renames that apply to the symbols `present`, in the order in which chains must be joined."""
+    """Return the renames that apply to the symbols `present`; in a chain, earlier renames come first."""
     users = {rule.old: rule for rule in read_renames(renames)}
     if isinstance(renames, Mapping) and users and present.isdisjoint(s for rule in users.values() for s in rule[:2]):
         raise InputError(
-            f"renames: {name} has none of the tickers {', '.join(users)}; it has {len(present)}, such as "
+            f"renames: {name} has none of the tickers {', '.join(users)}; give some of its {len(present)} tickers, such as "
             f"{', '.join(sorted(present)[:3])}",
             argument="renames",
         )
@@ -117,7 +117,7 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
         new = rule.new
         while new not in present and new in later:
             new = later[new]
-        if new not in users or users[new].new != rule.old:  # the user may reverse a rename
+        if new not in users or users[new].new != rule.old:  # unless the user renames in the other direction
             rules[rule.old] = rule._replace(new=new)
     rules = {old: rule for old, rule in (rules | users).items() if old != rule.new}
     order: TopologicalSorter[str] = TopologicalSorter()
@@ -127,7 +127,7 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
         ordered = [rules[symbol] for symbol in order.static_order() if symbol in rules]
     except CycleError as error:
         raise InputError(
-            f"renames go in a circle: {', '.join(error.args[1][1:])}; leave one of them out", argument="renames"
+            f"the renames of {', '.join(error.args[1][1:])} are circular; leave one of them out", argument="renames"
         ) from error
     applied, present = [], set(present)
     for rule in ordered:
@@ -138,9 +138,9 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
 
 
 def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
-    """Move the listing's bars in `series` (symbol -> bars by date) from the old symbol to the new; None if it does not apply.
+    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
 
-    Rows without a price are not bars, but they may list an action.
+    Returns None if the rename does not apply. Rows without a price are kept, since they may list a split or dividend.
     """
     if rule.old not in series:  # all its bars were moved to another symbol
         return None
@@ -154,7 +154,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     if differs.any():
         day = both[differs][0]
         raise DataError(
-            f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} are {old.loc[day, 'close']:g} and "
+            f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
             f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
         )
     _log_join(rule, moved, new, log)
@@ -171,25 +171,25 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
 
 
 def _is_of_listing(days: pd.Index, renamed: np.datetime64) -> Array:
-    """Return True [n] for the listing's own bars. Those after a pause that ends after the rename are another company's."""
+    """Return True [n] for the listing's own bars: those before any pause longer than `GRACE` that ends after the rename."""
     pause = np.diff(days, prepend=renamed - GRACE) > GRACE
     return np.logical_and.accumulate(np.asarray(~pause | (days < renamed)))
 
 
 def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
-    """Return True if a bundled rename applies to two symbols with bars on the days `old` and `new`; log a doubt.
+    """Return True if a bundled rename applies to two symbols with bars on the days `old` and `new`; log uncertain cases.
 
-    `differs` is True if the closes of some days that they have in common, `both`, differ.
+    `both` are their common days; `differs` is True if their closes differ on one of these.
     """
     if len(both) and not differs:
         return True
-    if rule.day is not None and (new < rule.day - GRACE).all():  # the new symbol is that of another company
+    if rule.day is not None and (new < rule.day - GRACE).all():  # all bars of the new symbol are another company's
         return False
     if differs or new[0] >= old[0]:
         return True
     sentence = (
-        f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company; not joined, "
-        f"join them with renames={{'{rule.old}': '{rule.new}'}}"
+        f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company, so they were not "
+        f"joined; to join them, give renames={{'{rule.old}': '{rule.new}'}}"
     )
     log.suspect("renames that were not applied", [rule.new], new[:1], [sentence])
     return False
@@ -198,8 +198,8 @@ def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, diff
 def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the bars of both symbols with adjusted closes on one scale, because vendors adjust each series to its own end.
 
-    adj_close / close of the old symbol is scaled to that of the new one on a common day, or from the last day of the old to
-    the first day of the new.
+    The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day; without one,
+    so that the old symbol's last day agrees with the new symbol's first day.
     """
     if "adj_close" not in new or not (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
         return moved, new
@@ -216,12 +216,12 @@ def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tup
 
 
 def _log_join(rule: Rename, moved: pd.DataFrame, new: pd.DataFrame, log: RepairLog) -> None:
-    """Log the join, and as a suspicion a price that changes much at the join."""
+    """Log the join. A large change of the price at the join is logged as a suspicion."""
     after = new[new.index > moved.index[-1]]
     seam = (after if len(after) else moved).index[:1].to_numpy()
     log.repair("renamed tickers joined", [rule.new], seam, "ticker", rule.old, rule.new)
     if len(after):
         last, first = float(moved["close"].iloc[-1]), float(after["close"].iloc[0])
         if abs(np.log(first / last)) > LEVEL:
-            sentence = f"{rule.old} ends at {last:g}, {rule.new} goes on at {first:g}"
+            sentence = f"{rule.old} ends at {last:g}, {rule.new} continues at {first:g}"
             log.suspect("renamed tickers that join at different prices", [rule.new], seam, [sentence])

@@ -1,4 +1,4 @@
-"""Snapshots: a market in a folder, as parquet and a manifest, addressed by the hash of its content."""
+"""Snapshots: a market saved in a folder as parquet and a manifest with the hash of its content."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from finpod.market.extra import PREFIX, ExtraData
 FORMAT = 1
 BARS = "bars.parquet"
 SHARED = "extra_shared"
-"""Entry of the manifest that lists the extra columns with one value for all tickers."""
+"""Manifest key for the extra columns that have one value for all tickers."""
 
 
 def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False) -> Path:
-    """Write the market to `folder`, all or nothing, and return the folder.
+    """Write the market to `folder` atomically and return the folder.
 
     `bars.parquet` has one row per session and ticker, sorted by both, NaN where there is no bar. The benchmark, and extra
-    columns with one value for all tickers, are repeated on every row of their session. Concurrent writers take turns. Raises
-    InputError if the folder exists (unless `overwrite`) or cannot be written.
+    columns with one value for all tickers, are repeated on every row of a session. Concurrent writers wait for each other.
+    Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
     """
     days, assets = market.shape
     tickers = np.tile(np.arange(assets, dtype=np.int32), days)
@@ -56,9 +56,9 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
         "versions": package_versions(),
     }
     target = Path(folder)
-    with suppress(OSError):  # if it fails, so does the write below, which names the path
+    with suppress(OSError):  # if this fails, the write below fails as well and names the path
         target.parent.mkdir(parents=True, exist_ok=True)
-    # No process reads or replaces what another is replacing.
+    # The lock keeps other processes from reading or replacing the folder meanwhile.
     with locked(target.parent), new_folder(target, overwrite=overwrite) as fresh:
         buffer = io.BytesIO()
         pq.write_table(pa.table(columns), buffer, compression="zstd")
@@ -68,9 +68,9 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Return a snapshot after checking its hash, once any process that is writing it has finished.
+    """Return a snapshot after checking its hash. Waits for a process that is writing it.
 
-    Raises InputError for a folder that holds no snapshot, DataError for a snapshot that is damaged or of another format.
+    Raises InputError for a folder without a snapshot, DataError for a snapshot that is damaged or has another format.
     """
     source = Path(folder)
     with locked(source.parent, shared=True):
@@ -82,7 +82,8 @@ def load_snapshot(folder: str | Path) -> MarketData:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has snapshot format {content['format']}, this finpod reads {FORMAT}; fetch or import it again"
+                    f"{source} has snapshot format {content['format']}, but this finpod reads format {FORMAT}; "
+                    "fetch or import it again"
                 )
             market = _assemble(content, pq.read_table(source / BARS))
         except DataError:
