@@ -99,7 +99,7 @@ def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, mon
     with closing(EventFiles(tmp_path / "events", said.append)) as files:
         board = play(Store(tmp_path / "run"), PLAN, Invented(pods=1), files)
     assert len(board.log) == 6
-    assert said == [f"no more event files: cannot write {tmp_path}/events: No space left on device"]
+    assert said == [f"cannot write {tmp_path}/events: No space left on device; continuing without event files"]
     assert len(scalars(tmp_path / "events" / "seed-4")["score/trial"]) == 2
 
 

@@ -159,7 +159,7 @@ def test_a_clip_is_written_and_told_of(graphics, work, capsys):
     ("hop --seconds nan", "--seconds is nan"),
     ("hop --seed -1", "--seed is -1"),
     ("hop --out clip.avi", "clip.avi is not a .gif"),
-    (str(SAVED / "ensemble"), "is no finished run of a locomotion task"),
+    (str(SAVED / "ensemble"), "is not a finished run of a locomotion task"),
 ])  # fmt: skip
 def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
     assert told in failure(capsys, f"render {line}")

@@ -186,7 +186,7 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         finpod.train(task, out=tmp_path / "run", **SMALL, watch=stop)
     _, recorded = recorded_of(str(tmp_path / "run"), None)
-    with pytest.raises(InputError, match="trains the task reach, an object that a log cannot hold"):
+    with pytest.raises(InputError, match="trains the task reach, an object that its log cannot store"):
         recorded_options(recorded, (), fork=False)
 
 

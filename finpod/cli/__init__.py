@@ -1,4 +1,4 @@
-"""The command line: parsing and printing only. Errors end in one line on stderr and exit code 2."""
+"""The command line: parses options and prints results. An error is one line on stderr, with exit code 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from finpod.errors import ReportWarning
 
 INTERRUPTED = 130
 UNREAD = 141
-"""Exit code that a shell reports for a process ended by SIGPIPE."""
+"""Exit code of a process ended by SIGPIPE, as shells report it."""
 
 app = typer.Typer(
     name="finpod",
@@ -60,14 +60,14 @@ def _options(
     ] = False,
     debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (anywhere on the line).")] = False,
 ) -> None:
-    """The options before the command; `main` has already read `--debug`."""
+    """Options before the command. `--debug` is listed here for --help; `main` reads it."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run one command line and end the process.
 
-    Exit codes: 0 for success; 2 for a wrong option or a FinpodError, with one line; 130 when interrupted; 141, without a
-    message, when the reader of the output has gone (`| head`); 1 for a bug in finpod. `--debug` adds the traceback.
+    Exit codes: 0 for success; 2, with one line, for a wrong option or a FinpodError; 130 for an interruption; 141, without a
+    message, if the reader of the output has closed it (`| head`); 1 for a bug in finpod. `--debug` adds the traceback.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     words = [word for word in arguments if word != "--debug"]
@@ -78,20 +78,20 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
             if not debug:
-                warnings.simplefilter("ignore")  # they are for developers; results carry the warnings for users
+                warnings.simplefilter("ignore")  # for developers; warnings for users are part of the results
             warnings.filterwarnings("always", category=ReportWarning)
             warnings.showwarning = console.show_warning
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
             if sys.stdout is not None:
-                sys.stdout.flush()  # a failed write shows here, not when the interpreter ends
+                sys.stdout.flush()  # to raise the error of a failed write here
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except (Exception, SystemExit) as caught:  # a SystemExit comes from a user's file: the command did not finish
+    except (Exception, SystemExit) as caught:  # SystemExit: raised by a user's file
         error: BaseException = caught
-        if isinstance(caught, SystemExit) and isinstance(caught.__context__, BrokenPipeError):  # made so by typer
+        if isinstance(caught, SystemExit) and isinstance(caught.__context__, BrokenPipeError):  # typer replaced it
             error = caught.__context__
         if isinstance(error, BrokenPipeError) and _is_unread():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops the rest, which would be written when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards output that Python would write at exit
             return UNREAD
         if debug:
             traceback.print_exc()
@@ -102,7 +102,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
 
 
 def _is_unread() -> bool:
-    """True if the reader of stdout has gone; pipes to pods can break, too."""
+    """Return True if the reader of stdout has closed it. A broken pipe may also be one to a pod."""
     if not hasattr(select, "poll"):
         return False
     output = select.poll()
@@ -111,7 +111,7 @@ def _is_unread() -> bool:
 
 
 def _command(words: Sequence[str]) -> Any:
-    """The command named by a command line; a group if it names no more."""
+    """Return the command that a command line names, or the group if it names no command of the group."""
     command: Any = get_command(app)
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)

@@ -49,7 +49,7 @@ def kuberay(
     gpu_workers: Annotated[str | None, Option(metavar="LEAST:MOST", help="Number of GPU workers.")] = None,
     claim: Annotated[
         list[str] | None,
-        Option(metavar="NAME:/MOUNT", help="Persistent volume of the head, for data and results; may be repeated."),
+        Option(metavar="NAME:/MOUNT", help="Volume claim of the head, for data and results; may be repeated."),
     ] = None,
     env: Env = None,
     retries: Annotated[int, Option(help="Number of restarts of a failed job; needs --resume in the command.")] = 0,

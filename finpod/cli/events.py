@@ -15,33 +15,33 @@ from finpod.tournament.leaderboard import Trial
 from finpod.tournament.scheduler import Status
 
 MOST_AGENTS = 200
-"""Most agents with a TensorBoard run of their own; TensorBoard is slow with more."""
+"""Largest number of agents with their own TensorBoard run; TensorBoard is slow with more."""
 
 
 def speed(status: Status, now: float) -> float:
-    """Return the environment steps a second since the scheduler began; NaN before a slice of training has ended."""
+    """Return the environment steps per second since the scheduler began; NaN before the first trial has ended."""
     return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
 
 def require_writer(folder: Path) -> Any:
-    """Return the class that writes event files. Raises InputError without tensorboardX, and if the folder cannot be written."""
+    """Return the class that writes event files. Raises InputError if tensorboardX is missing or the folder cannot be written."""
     try:
         from tensorboardX.event_file_writer import EventsWriter
     except ImportError as error:
         raise InputError(
-            "event files need tensorboardX; pip install tensorboardX, or leave them out", argument="tensorboard"
+            "tensorboardX is not installed; pip install tensorboardX, or write no event files", argument="tensorboard"
         ) from error
     require_free_file(folder / "events", True)
-    return EventsWriter  # not SummaryWriter: its thread would wait for ever once the disk is full
+    return EventsWriter  # SummaryWriter's thread would wait for ever if the disk is full
 
 
 class EventFiles:
-    """Function for `watch` of `finpod.train` that writes event files into a folder.
+    """Writes event files into a folder; an argument `watch` of `finpod.train`.
 
-    `seed-S` holds a tournament over the number of finished trials: score, best score, validation metrics, losses of the
-    last update and environment steps a second. `seed-S/AGENT` holds an agent's score over its own environment steps. Raises
-    InputError if tensorboardX is not installed or the folder cannot be written. If the disk fills up later, the files end
-    and the tournament goes on; `say` receives a message.
+    `seed-S` plots a tournament against the number of finished trials: score, best score, validation metrics, losses of the
+    last update and environment steps per second. `seed-S/AGENT` plots an agent's score against its environment steps. Raises
+    InputError if tensorboardX is not installed or the folder cannot be written. If a later write fails, the tournament
+    continues without event files and `say` receives a message.
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
@@ -64,13 +64,13 @@ class EventFiles:
             self._file.flush()
         except OSError as error:
             self.close()
-            self._say(f"no more event files: cannot write {self._folder}: {error.strerror or error}")
+            self._say(f"cannot write {self._folder}: {error.strerror or error}; continuing without event files")
 
     def _begin(self, status: Status) -> None:
         """Open the file of one tournament and close that of the previous one."""
         self.close()
         self._status = status
-        self._seen = {trial.number for trial in status.board.log}  # written by an earlier driver
+        self._seen = {trial.number for trial in status.board.log}  # an earlier process wrote these
         scores = [trial.score for trial in status.board.log if not math.isnan(trial.score)]
         self._best, self._agents = max(scores, default=math.nan), set[str]()
         self._place = self._folder / f"seed-{status.plan.seed}"
@@ -95,7 +95,7 @@ class EventFiles:
 
     def _open(self, folder: Path) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
-        # the default name has whole seconds, and would replace a file of the same second
+        # tensorboardX names files by whole seconds, so two files of one second would have one name
         return self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class EventFiles:
 
 
 def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:
-    """The defined values as one event."""
+    """Write the finite values as one event."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 

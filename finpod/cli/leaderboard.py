@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 STRATEGIES = Path("strategies")
 """Folder of trained runs, relative to the current folder."""
 SHOWN = ("excess", "information_ratio", "sharpe")
-"""Figures of trading agents that are printed beside the score."""
+"""Metrics of stock agents that are printed next to the score."""
 TOP = 20
 """Default number of ranks to print."""
 
 ENTRY = ("run", "agent", "parent", "source", "level", "score", "steps", "state", "kept", "reason", "metrics",
          "settings")  # fmt: skip
-"""Fields of a trial that --json prints unchanged."""
+"""Fields of a trial that --json prints."""
 WIDTH = 110
-"""Most characters in a line of text."""
+"""Longest line of text, in characters."""
 
 
 def leaderboard(
@@ -74,7 +74,7 @@ def leaderboard(
 
 
 def facts(history: History) -> dict[str, Any]:
-    """Return the leaderboard with the state of the run and its statistics, as plain values."""
+    """Return what --json prints: the leaderboard, the state of the run and its statistics."""
     from finpod.tournament.leaderboard import ranked
     from finpod.tournament.selection_bias import luck
 
@@ -104,7 +104,7 @@ def _notes(history: History) -> list[str]:
 
 
 def _show(history: History, top: int) -> None:
-    """Print the tables for people."""
+    """Print the leaderboard as text."""
     from finpod.periods import yearly_note
     from finpod.tournament.selection_bias import SCORES, luck
 
@@ -120,15 +120,15 @@ def _show(history: History, top: int) -> None:
 
 
 def _luck(bias: SelectionBias) -> Iterator[str]:
-    """Sentences on the selection bias; none if it is undefined."""
+    """Yield sentences on the selection bias; none if it is undefined."""
     if not math.isnan(bias.alike):
-        yield f"The best of {bias.trials} trials scored {bias.best:.3f}; by luck alone, equally good ones reach {bias.alike:.3f}."
+        yield f"The best of {bias.trials} trials scored {bias.best:.3f}; the best of as many equal agents reaches {bias.alike:.3f}."
     if not math.isnan(bias.overfitting):
-        yield f"The best on half of the validation days lay below the median on the rest in {bias.overfitting:.0%} of the splits."
+        yield f"The best trial on half of the validation days was below the median on the rest in {bias.overfitting:.0%} of splits."
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials of a run, and those that failed or were restarted; `command` with --top shows all."""
+    """Print the `top` trials of a run, and those that failed or were restarted; `command` is shown with --top for the rest."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]
@@ -137,7 +137,7 @@ def show_trials(history: History, top: int, command: str = "") -> None:
         print(f"and {len(scored) - top} more; {command}--top {len(scored)} shows all")
     troubled = [trial for trial in history.trials if trial.state == "failed" or trial.lost]
     if troubled:
-        print("\nfailed, or begun again after a pod was lost")
+        print("\ntrials that failed, or restarted after a pod was lost")
         console.show_table(
             [
                 {
@@ -154,7 +154,7 @@ def show_trials(history: History, top: int, command: str = "") -> None:
 
 
 def _summary(history: History) -> str:
-    """Return size and state of a run in one line. It is finished once its ensemble is written, not when its tournaments end."""
+    """Return a line with the size and state of a run. A run is finished when its ensemble is written."""
     from finpod.figures import plural
 
     logs, states = history.logs, Counter(trial.state for trial in history.trials)
@@ -174,7 +174,7 @@ def _summary(history: History) -> str:
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return the ranked table, with the settings that differ between the trials of `among`."""
+    """Return the ranked trials as rows of a table, with the settings that differ between the trials `among`."""
     from finpod.figures import ratio
     from finpod.tournament.lineage import differing
 
@@ -202,7 +202,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
 
 
 def place_of(run: str) -> str:
-    """Return the path of a run. A bare word means the run of that name in strategies/, if there is one."""
+    """Return the path of a run. A name without a slash means the run in strategies/, if there is one."""
     path, saved = Path(run), STRATEGIES / run
     bare = "://" not in run and path.name == run and run not in ("", ".", "..")
     inside = any(place.exists() for place in (saved, saved.with_name(saved.name + UNFINISHED))) if bare else False

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from finpod.tournament.scheduler import Status
 
 TOP = 10
-"""Most agents and pods shown."""
+"""Largest number of agents, and of pods, shown."""
 LOOK = 0.25
-"""Seconds between two readings of the tournament."""
+"""Seconds between two updates."""
 
 
 class View:
-    """Live view, drawn by rich. `progress` and `watch` are arguments of `finpod.train`; `now` is the clock.
+    """Live view, drawn by rich. `progress` and `watch` are arguments for `finpod.train`; `now` returns the time.
 
-    A thread draws it while the tournament runs, so `watch` copies what is drawn.
+    A thread draws the view while the tournament runs, so `watch` copies what it needs.
     """
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
@@ -42,13 +42,13 @@ class View:
         self._where, self._rate, self._until = "", math.nan, math.inf
 
     def progress(self, doing: str, share: float) -> None:
-        """Record the current step and the share that is done."""
+        """Set the description of the current step, and the share of the work that is done."""
         self._doing, self._share = doing, share
         if self._shares and share > self._shares[-1][1]:
             self._shares = [*self._shares[:1], (self._now(), share)]
 
     def watch(self, status: Status) -> None:
-        """Record the state of the tournament."""
+        """Copy the state of the tournament."""
         now, trials, rounds = self._now(), status.board.log, status.plan.rounds
         self._shares = self._shares or [(now, self._share)]
         self._remark = status.remark or self._remark
@@ -64,7 +64,7 @@ class View:
         self._pods = [(str(one.number), one.agent, f"{one.level}/{rounds}", started) for one, started in busy]
 
     def left(self) -> float:
-        """Return the seconds to the end, from the speed of the trials so far or a stop rule; NaN if not known yet."""
+        """Return the estimated seconds to the end, by the speed so far or a stop rule; NaN if not known yet."""
         now = self._now()
         left = self._until - now
         if len(self._shares) > 1:

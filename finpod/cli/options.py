@@ -1,4 +1,4 @@
-"""Command line options: built from the fields of settings, shared by several commands, converted to values."""
+"""Command line options: builds them from the fields of settings dataclasses, and converts their values."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ METAVARS = {
 }
 
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], Option(help="Device for computing; auto takes a GPU if there is one.")
+    Literal["auto", "cpu", "cuda"], Option(help="Device to compute on; auto uses a GPU if there is one.")
 ]
-Overwrite = Annotated[bool, Option("--overwrite", help="Replace outputs that exist.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace existing outputs.")]
 NoReport = Annotated[bool, Option("--no-report", help="Write no HTML report.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
 
@@ -48,7 +48,7 @@ class Field(NamedTuple):
     kind: str
     """Source text of its type."""
     default: Any
-    """Its default; `...` without one, and for a default that is no literal."""
+    """Its default; `...` if it has none, or one that is not a literal."""
     help: str
     """Its docstring."""
 
@@ -73,9 +73,9 @@ def fields_of(module: str, name: str) -> dict[str, Field]:
 
 
 class Settings:
-    """Fields of a dataclass as options. Each is listed by its name, or as OPTION=FIELD if the names differ.
+    """Fields of a dataclass as options. `options` lists them by name, or as OPTION=FIELD if the names differ.
 
-    `changed` maps an option to the parts of its `Field` (type, default, help) that the command line replaces.
+    `changed` maps an option to the parts of its `Field` (kind, default, help) to replace.
     """
 
     def __init__(self, module: str, name: str, options: str, **changed: Mapping[str, Any]) -> None:
@@ -90,23 +90,23 @@ class Settings:
         return Settings(self.module, self.name, pairs, **self.changed)
 
     def fields(self) -> dict[str, Field]:
-        """Return option -> its field, after the replacements in `changed`."""
+        """Return option -> its field, with the replacements of `changed`."""
         known = fields_of(self.module, self.name)
         return {option: known[name]._replace(**self.changed.get(option, {})) for option, name in self.names.items()}
 
     def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by field, from the parameters of a command."""
+        """Return field -> value, from the parameters of a command."""
         return {name: values[option] for option, name in self.names.items() if option in values}
 
     def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by parameter of a command, from values by field."""
+        """Return parameter of a command -> value, from the values of the fields."""
         return {option: values[name] for option, name in self.names.items() if name in values}
 
 
 def with_options(*groups: Settings, first: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's `**values` by options.
+    """Return a decorator that replaces `**values` of a command with options.
 
-    If some are `first`, --help lists only these, in this order, and --help-advanced all.
+    With `first`, --help lists only these, in this order, and --help-advanced lists all.
     """
 
     def decorate(command: Command) -> Command:
@@ -127,7 +127,7 @@ def with_options(*groups: Settings, first: Sequence[str] = ()) -> Callable[[Comm
 
 
 def _parameter(name: str, field: Field, *, hidden: bool = False) -> inspect.Parameter:
-    """Return an option as a function parameter for typer."""
+    """Return the function parameter by which typer defines an option."""
     kind = eval(field.kind.replace("tuple[str, ...]", "list[str] | None"), {"Literal": Literal, "Path": Path})
     spelling, more = SPELLINGS.get(name, f"--{name.replace('_', '-')}"), dict[str, Any]()
     if name == "help_advanced":
@@ -155,17 +155,17 @@ class Market:
     members: str | None = None
     """Assets to trade on each date: a CSV of members, or an index (nasdaq100, sp500, dow30, csi300, csi500); by default all."""
     ticker_column: str | None = None
-    """Column of the tickers, if it is not recognised by its name."""
+    """Column of tickers, if it is not recognised by its name."""
     renames: str | None = None
     """Renamed tickers: a CSV with the columns old, new and, optionally, date."""
     extra: list[str] | None = None
     """Table of your own columns, parquet or CSV; may be repeated."""
     benchmark: str = "auto"
-    """Ticker of the benchmark. 'auto' takes that of the snapshot or of the index, else QQQ; 'none' compares with no benchmark."""
+    """Ticker of the benchmark. 'auto' takes that of the snapshot or index, else QQQ; 'none' means no benchmark."""
     calendar: str = "auto"
-    """Exchange calendar, by its name in exchange_calendars. 'auto' takes that of the index, else XNYS; 'none' keeps all dates."""
+    """Name of the calendar in exchange_calendars. 'auto' takes that of the index, else XNYS; 'none' keeps all dates."""
     periods_per_year: float | None = None
-    """Bars a year, for yearly figures; by default measured from the dates."""
+    """Bars per year, to annualise figures; by default measured from the dates."""
 
 
 MARKET = Settings("cli.options", "Market", " ".join(Market.__annotations__))
@@ -175,9 +175,9 @@ TERMS = Settings(
     "Terms",
     "cash whole_shares max_weight max_turnover",
     cash={"help": "Initial cash."},
-    max_weight={"help": "Largest weight of an asset; by default no cap, or that of the trained agent."},
+    max_weight={"help": "Largest weight of an asset; by default no limit, or that of the trained agent."},
     max_turnover={
-        "help": "Largest turnover of one decision, both sides, as a share of the account; has the default of --max-weight."
+        "help": "Largest turnover of one decision, buys plus sells, as a fraction of equity; same default as --max-weight."
     },
 )
 FILL = Settings("cli.options", "Fill", "fill")
@@ -188,11 +188,11 @@ class Fill:
     """Options of fills."""
 
     fill: Literal["open", "close"] | None = None
-    """Price of the fills; by default open if the data have opens."""
+    """Price of the fills; by default open if the data has opens."""
 
 
 def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
-    """Return the market at `path` or `--market`, with the options of `MARKET` and `further` arguments of `load_market`."""
+    """Return the market at `path`, or else `--market`, loaded with the options of `MARKET` and `further` arguments."""
     import finpod
 
     arguments = MARKET.values(values) | further
@@ -203,12 +203,12 @@ def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> 
 
 
 def none_or(word: str) -> str | None:
-    """Return the word; None for 'none' in any case."""
+    """Return the word, or None for 'none' in upper or lower case."""
     return None if word.lower() == "none" else word
 
 
 def market_path(market: str) -> str:
-    """Return `--market` as a path. A bare word that is not a file means the snapshot of that name in data/."""
+    """Return `--market` as a path. A name without a slash that is not a file means a snapshot in data/."""
     path = Path(market)
     if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
         return market
@@ -224,7 +224,7 @@ def window(text: str, name: str) -> tuple[str, str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a list separated by commas."""
+    """Return the entries of a list separated by commas."""
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
@@ -242,5 +242,5 @@ def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Ar
     from finpod.loading import load_features
 
     if file is not None and not Path(strategy).is_dir():
-        raise InputError(f"--features-from is for a trained folder, and {strategy} is not one; leave it out")
+        raise InputError(f"--features-from is only for trained folders, and {strategy} is not one; leave it out")
     return [] if file is None else load_features(file)

@@ -1,4 +1,4 @@
-"""The outputs of a run, `backtests/NAME/` and `reports/NAME.html`: checked before the work; the run is saved before its page."""
+"""Outputs of a run: `backtests/NAME/` and `reports/NAME.html`. They are checked before the run; the folder is written first."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Outputs(NamedTuple):
     """Output paths of one run."""
 
     folder: Path
-    """Folder of the run, `backtests/NAME`."""
+    """Folder of the result, `backtests/NAME`."""
     report: Path | None
     """Page of the run, `reports/NAME.html`; None if no report is wanted."""
 
 
 def name_of(strategy: str | Path) -> str:
-    """Return the default name of a run: the name of a built-in strategy, the stem of a .py file or the name of a folder."""
+    """Return the default name of a run: that of the built-in strategy, of the .py file without its suffix, or of the folder."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"
@@ -37,9 +37,9 @@ def name_of(strategy: str | Path) -> str:
 
 
 def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> Outputs:
-    """Return the output paths of the run `name`. Called before any long computation.
+    """Return the output paths of the run `name`. Call it before a long computation.
 
-    Raises InputError for a name that is no file name, and for outputs that exist (unless `overwrite`) or cannot be
+    Raises InputError for a name that is not a file name, and for outputs that exist (unless `overwrite`) or cannot be
     written.
     """
     word = plain_word(name)
@@ -51,7 +51,7 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
 
 
 def plain_word(name: str) -> str:
-    """Return the name unchanged. Raises InputError if it could not be the name of one file or folder."""
+    """Return the name unchanged. Raises InputError if it cannot be the name of a file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
         raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
     return name
@@ -73,9 +73,9 @@ def write_outputs(
 def write_page(
     page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool
 ) -> list[Path]:
-    """Write a page with `write`, after the work was `saved`. Return its path; nothing after an error.
+    """Write a page with `write` and return its path in a list; an empty list after an error.
 
-    An error becomes a ReportWarning: it does not lose the work.
+    An error is issued as a ReportWarning, because the run is already stored in `saved`.
     """
     try:
         require_free_file(page, overwrite)
@@ -84,14 +84,14 @@ def write_page(
     except Exception as error:
         reason = str(error) if isinstance(error, FinpodError) else f"{type(error).__name__}: {first_line(error)}"
         kept = "" if saved is None else f"; the run is saved in {saved}"
-        earlier = f"; {page} is that of an earlier run" if page.is_file() else ""
+        earlier = f"; {page} is from an earlier run" if page.is_file() else ""
         warnings.warn(f"{page} was not written ({reason}){kept}{earlier}", ReportWarning, stacklevel=2)
         return []
     return [page]
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:
-    """Return the content of run.json: values that differ from run to run and are therefore not in result.json."""
+    """Return the content of run.json: values that differ between equal runs and are therefore not in result.json."""
     finished = datetime.now(UTC)
     return {
         "command": command,

@@ -1,4 +1,4 @@
-"""`finpod render`: a clip of a trained agent."""
+"""`finpod render`: writes a clip of a trained agent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render(
 
 
 def _run_of(name: str) -> TrainedRun:
-    """The finished run of a name. Raises InputError if there is none of a locomotion task."""
+    """Return a finished run by name or folder. Raises InputError if there is none, or its task is not a locomotion task."""
     from finpod.tournament.trained_run import TrainedRun
 
     place = Path(place_of(name))
@@ -54,4 +54,4 @@ def _run_of(name: str) -> TrainedRun:
         return TrainedRun(place)
     folders = [path.parent for parent in (place.parent, STRATEGIES) for path in sorted(parent.glob(f"*/{TRAINED}"))]
     hint = did_you_mean(place.name, {path.name: str(path) for path in folders}, "give a folder that finpod train wrote")
-    raise InputError(f"{place} is no finished run of a locomotion task; {hint}")
+    raise InputError(f"{place} is not a finished run of a locomotion task; {hint}")

@@ -1,4 +1,4 @@
-"""Settings of a training as command line options, and the options recorded in the log of a run."""
+"""Options of a training, and their values from the log of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """Options of a training that are not fields of other settings."""
+    """Options of a training that are not fields of another dataclass."""
 
     train: str | None = None
     """Training days, FIRST:LAST."""
@@ -35,19 +35,19 @@ class Run:
     features: str = "default"
     """Features: 'default', 'published', or names separated by commas."""
     seeds: int = 1
-    """Number of tournaments, with seed, seed + 1, ...; the best agents of all are kept."""
+    """Number of tournaments, with seed, seed + 1, ...; the best agents of all tournaments are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device for computing; auto takes a GPU if there is one."""
+    """Device to compute on; auto uses a GPU if there is one."""
     envs: int | None = None
-    """Environments of each agent; by default those of the task, 512 for stocks."""
+    """Parallel environments of each agent; by default those of the task, 512 for stocks."""
     variant: Literal["standard", "full", "fast"] = "standard"
-    """Variant of a locomotion task: full has contact forces, fast a cheaper integrator."""
+    """Variant of a locomotion task: 'full' observes contact forces, 'fast' has a cheaper integrator."""
     stop_minutes: float | None = None
     """Stop each tournament after this many minutes; --resume starts a new count."""
     storage: str | None = None
-    """URL for log and checkpoints, such as s3://bucket/run; by default a folder beside --out."""
+    """URL for log and checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
-    """Continue the unfinished run NAME with the settings in its log. With --out of the same name, a missing run is started."""
+    """Continue the unfinished run NAME with the settings in its log. Starts it if there is none and --out has the same name."""
     fork: str | None = None
     """Start from a copy of the unfinished run NAME; settings may change."""
     tensorboard: Path | None = None
@@ -93,20 +93,20 @@ FIRST = (
     *("end", "train", "validation", "test", "out", "market", "members", "learner", "agents", "rounds", "keep", "steps"),
     *("seed", "rebalance_every", "fee_bps", "ray", "device", "resume"),
 )
-"""Options that --help lists, in this order; --help-advanced lists all."""
+"""Options that --help lists, in this order. --help-advanced lists all options."""
 STOCKS_ONLY = (options.MARKET, options.COSTS, options.FILL, TRADING, CAPS)
 ALL = (*STOCKS_ONLY, RUN, PLAN, EVOLUTION, STOP, PODS)
 """Options of `finpod train`."""
 OF_STOCKS = [*(name for group in STOCKS_ONLY for name in group.names), "train", "validation", "features"]
-"""Options for stocks only."""
+"""Options that only stocks have."""
 NEEDED = ("train", "validation", "out")
-"""Options required by a new run on stocks; other tasks require only the last."""
+"""Options that a new run on stocks requires; other tasks require only the last."""
 OF_PLACE = ("out", "storage", "tensorboard")
-"""Options that a fork does not copy, because it has its own places."""
+"""Options that a fork does not copy, because it writes to other folders."""
 
 
 def spelled(*names: str) -> str:
-    """Return options as text, such as '--a, --b and --c'."""
+    """Return the names of options as text, such as '--a, --b and --c'."""
     *others, last = (f"--{name.replace('_', '-')}" for name in names)
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -119,15 +119,15 @@ def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
 def refuse_others(task: str, typed: Collection[str]) -> None:
     """Raise InputError for an option of stocks with another task, and for --variant with a task that has none."""
     if "variant" in typed and task not in NAMES:
-        raise InputError(f"--variant is for locomotion, and the task {task} has no variants; leave it out")
+        raise InputError(f"--variant is for locomotion, but the task {task} has no variants; leave it out")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
-        raise InputError(f"{spelled(idle[0])} is for stocks, and the task {task} has no market; leave it out")
+        raise InputError(f"{spelled(idle[0])} is for stocks, but the task {task} has no market; leave it out")
 
 
 def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, Pods]:
-    """Return plan, costs and pods from the options. Settings without an option are those of `recorded`, or the defaults.
+    """Return plan, costs and pods from the options. Settings without an option are taken from `recorded`, or are the defaults.
 
-    Raises InputError for options that are invalid regardless of any file.
+    Raises InputError for options that are invalid, without reading a file.
     """
     from finpod.tasks import trading_of
     from finpod.tournament.setup import Plan, Stop, require_count
@@ -153,7 +153,7 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
 
 
 def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
-    """Return the arguments of a training on stocks, without market and windows."""
+    """Return the arguments of `finpod.train` for stocks, except the market and the windows."""
     return {
         "features": None if values["features"] == "default" else options.words(values["features"]),
         "costs": costs,
@@ -164,7 +164,7 @@ def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
 
 
 def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the task for arguments of `finpod.train`, with its features computed. Raises InputError as `finpod.train` does."""
+    """Return the task for arguments of `finpod.train`, with its features computed. Raises the errors of `finpod.train`."""
     from finpod.loading import load_task
     from finpod.locomotion import LocomotionTask
     from finpod.training import learning_task, require_learner
@@ -187,14 +187,14 @@ def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) -> dict[str, Any]:
-    """Return values of the options that are recorded in the log of the run and were not `typed`.
+    """Return option -> value recorded in the log of a run, for the options that were not `typed`.
 
-    Raises InputError if a value is not in the log and was not typed: a market from memory, feature functions.
+    Raises InputError for a market or task made in memory and for feature functions, which a log cannot store.
     """
     entry, stop = recorded.run, recorded.plan.stop
     if entry.functions and "features" not in typed:
         raise InputError(
-            f"{recorded.where} uses the feature function {entry.functions[0]}, which a log cannot hold; continue from Python "
+            f"{recorded.where} uses the feature function {entry.functions[0]}, which its log cannot store; continue in Python "
             "with finpod.train(..., features=[...], resume=True)"
         )
     values = {
@@ -215,14 +215,14 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
-    """Return the recorded options of the task. Raises InputError for a task that was an object in memory."""
+    """Return the recorded options of the task. Raises InputError for a task that was created in memory."""
     task, features, asked = recorded.header["task"], recorded.run.features, recorded.run.asked
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
     if "trading" not in task:
         if "task" not in asked:
             raise InputError(
-                f"{recorded.where} trains the task {task.get('task')}, an object that a log cannot hold; continue from Python "
+                f"{recorded.where} trains the task {task.get('task')}, an object that its log cannot store; continue in Python "
                 "with finpod.train(task, ..., resume=True)"
             )
         return {"task": asked["task"]}
@@ -239,14 +239,15 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market, and `load` with further arguments of `load_market`.
+    """Return the recorded options of the market; 'load' maps to further arguments of `load_market`.
 
-    Raises InputError for a market from memory.
+    Raises InputError for a market that was created in memory.
     """
     market = dict(recorded.run.market)
     if not market and "market" not in typed:
         raise InputError(
-            f"{recorded.where} was begun with a market from memory ({recorded.header.get('data_title')}); give it with --market"
+            f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}), which its log "
+            "cannot store; save it as a file and give it with --market"
         )
     known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET.names}
     for name in ("benchmark", "calendar"):

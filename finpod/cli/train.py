@@ -1,4 +1,4 @@
-"""`finpod train`: start or resume a tournament, in this process or on Ray."""
+"""`finpod train`: starts or resumes a training, in this process or on Ray."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FIGURES: dict[str, Kind] = {
     "rank_correlation": "ratio",
     "turnover": "times",
 }
-"""Figures of an agent in one window, and how they are written."""
+"""Figures printed for an agent in one window -> their formats."""
 
 
 @options.with_options(*settings.ALL, first=settings.FIRST)
@@ -53,7 +53,7 @@ def train(
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     idle = [name for name in PODS.names if name in typed and name not in ("ray", "address")]
     if idle and not (values["ray"] or values["address"] is not None):
-        raise InputError(f"{spelled(idle[0])} needs --ray; add it, or train in this process without pods")
+        raise InputError(f"{spelled(idle[0])} needs --ray; add --ray, or leave it out")
     values, recorded, resume = _settled(values, typed)
     out = Path(values["out"])
     require_free(out, overwrite, ENSEMBLE if values["task"] == STOCKS else TRAINED)
@@ -74,13 +74,13 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Return the options completed from the log of a resumed or forked run, that log's record, and True if the run is resumed."""
+    """Return the options, completed from the log of a resumed or forked run; what the log records; and True if resumed."""
     from finpod.tournament.run_folder import driven, may_begin, recorded_of
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
     if resume and fork:
-        raise InputError("--resume continues a run and --fork a copy of one; give one of them")
+        raise InputError("--resume continues a run, --fork starts from a copy of one; give only one of the two")
     if ".py" not in values["task"]:
         require_choice("task", values["task"], TASKS, ", or give FILE.py:CLASS")
     whole = all(values[name] is not None for name in needed(values))
@@ -90,19 +90,19 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
         if recorded is not None:
             values |= settings.recorded_options(recorded, typed, fork=bool(fork))
         elif not whole:
-            raise InputError(f"{where} ended before anything was logged; give {spelled(*needed(values))} too")
+            raise InputError(f"{where} has an empty log; give {spelled(*needed(values))} as well")
         if resume and not storage:
             values |= driven(resume, recorded.run.storage if recorded else None, out)
     refuse_others(values["task"], typed)
     if lacking := [name for name in needed(values) if values[name] is None]:
         raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
     if resume and not again:
-        console.remark(f"there is no unfinished run {resume}: beginning it")
+        console.remark(f"there is no unfinished run {resume}; starting a new one")
     return values, recorded, again
 
 
 def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None:
-    """Raise InputError if an unfinished run lies in the place of this one, or Ray or the event files could not be used."""
+    """Raise InputError if the output folders, the event files or Ray cannot be used by this run."""
     from finpod.cli.events import require_writer
     from finpod.tournament.run_folder import RunFolder, find
     from finpod.workers.ray_executor import require_ray
@@ -119,11 +119,11 @@ def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None
 def _trained(
     values: Mapping[str, Any], arguments: Mapping[str, Any], plan: Plan, pods: Pods, resume: bool
 ) -> Ensemble | TrainedRun:
-    """Train, with a live view, and return the agents."""
+    """Train with a live view and return the best agents."""
     import finpod
 
     out, events = Path(values["out"]), values["tensorboard"]
-    # clusters stop a driver by SIGTERM; the run can be resumed
+    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.watched(events, out, values["storage"]) as (progress, watch):
         trained: Ensemble | TrainedRun = finpod.train(
@@ -174,7 +174,7 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
             rows.append({"agent": line["agent"], "window": line["window"], **shown})
         console.show_table(rows)
         if near := ", ".join(near_baseline(lines)):
-            print(f"\nAlmost the baseline on validation, with less than {SMALL:.0%} tracking error a year: {near}.")
+            print(f"\nAlmost equal to the baseline on validation (yearly tracking error below {SMALL:.0%}): {near}.")
         print()
     show_trials(history, TOP, f"finpod leaderboard {out} ")
     print()
@@ -182,9 +182,9 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
 
 
 def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` for task and learner, with the loaded market.
+    """Return the arguments of `finpod.train` for task, market and learner. Loads the market.
 
-    Settings without an option are those recorded in the log.
+    Settings without an option are taken from the log of a resumed or forked run.
     """
     arguments = {name: values[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
     if recorded is not None:
