@@ -246,8 +246,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
     market = dict(recorded.run.market)
     if not market and "market" not in typed:
         raise InputError(
-            f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}), which its log "
-            "cannot store; save it as a file and give it with --market"
+            f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}); give it with --market"
         )
     known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET.names}
     for name in ("benchmark", "calendar"):

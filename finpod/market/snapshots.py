@@ -82,8 +82,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has snapshot format {content['format']}, but this finpod reads format {FORMAT}; "
-                    "fetch or import it again"
+                    f"{source} has snapshot format {content['format']}, and this finpod reads {FORMAT}; fetch or import it again"
                 )
             market = _assemble(content, pq.read_table(source / BARS))
         except DataError:
