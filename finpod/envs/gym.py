@@ -95,8 +95,7 @@ class TradingEnv(_Vector):
     On tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features`
     [T, N, F], which all accounts share, and the weights at its close, cash last. `TradingConfig.action` determines the
     actions [E, A]: z [E, N] of a tilt around the anchor, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1.
-    Rewards are float32 [E]. `info["episode"]` has the sum of rewards "r" [E] and the number of steps "l" [E] of the episodes
-    that ended, zero elsewhere.
+    Rewards are float32 [E].
 
     On arrays, an observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash
     last. Actions [E, A] are clipped to [-1, 1], and those of a tilt or of logits are multiplied by `REACH`. Rewards are
@@ -119,8 +118,6 @@ class TradingEnv(_Vector):
         anchor = anchor_weights(execution, self.config.anchor, market, used)
         env = MarketEnv(execution, first, last, self.config, seed, anchor=anchor)
         self.panel = build_panel(market, features, scaling=scaling, fit=(first, last + 1), device=device)
-        self._return = torch.zeros(env.num_envs, device=env.device)
-        self._length = torch.zeros_like(self._return, dtype=torch.int64)
         orders = self.config.action == "shares"
         self._scale = 1.0 if orders else REACH
         bound = 1.0 if orders or numpy else np.inf
@@ -136,23 +133,11 @@ class TradingEnv(_Vector):
             observation = spaces.Dict({"row": row, "state": spaces.Box(0 * weights, weights, dtype=np.float32)})
         super().__init__(env, observation, action, numpy=numpy)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin all episodes; see `_Vector.reset`."""
-        result = super().reset(seed=seed, options=options)
-        self._return, self._length = torch.zeros_like(self._return), torch.zeros_like(self._length)
-        return result
-
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Trade on actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
-        if self.numpy:
-            actions = np.asarray(actions, dtype=np.float32)
-            return super().step(self._scale * np.where(np.isfinite(actions), actions.clip(-1, 1), actions))
-        obs, reward, terminated, truncated, info = super().step(actions)
-        ended = info["_final_obs"]
-        self._return, self._length = self._return + reward, self._length + 1
-        info |= {"_episode": ended, "episode": {"r": self._return * ended, "l": self._length * ended}}
-        self._return, self._length = self._return * ~ended, self._length * ~ended
-        return obs, reward, terminated, truncated, info
+    def _action(self, actions: Any) -> Tensor:
+        if not self.numpy:
+            return super()._action(actions)
+        action = np.asarray(actions, dtype=np.float32)
+        return super()._action(self._scale * np.where(np.isfinite(action), action.clip(-1, 1), action))
 
     def _seen(self, obs: Observation) -> Any:
         if not self.numpy:
