@@ -20,7 +20,7 @@ from finpod.synthetic import simulate_market
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch):
+def small(monkeypatch, one_thread):
     """Small sizes, one core, and no peers."""
     sizes = {machine: {"PANEL_NAMES": 4, "PANEL_DAYS": 300},
              backtests: {"DAYS": 40, "STRATEGIES": 3, "RESAMPLES": 20}}  # fmt: skip
@@ -30,10 +30,6 @@ def small(monkeypatch):
     for peer in ("vectorbt", "quantstats", "pyfolio"):
         monkeypatch.setitem(sys.modules, peer, None)
     monkeypatch.setattr(locomotion, "usable_cores", lambda: 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from torch import Tensor
 from finpod.active import ACTIVE
 from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.envs.actions import target_weights
-from finpod.errors import InputError
+from finpod.errors import require_choice
 from finpod.evidence.skill import verdict_of
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
@@ -156,8 +156,7 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
     """Compute the missing rows and return all rows of the learners `kinds`. Raises InputError for an unknown learner."""
     for kind in kinds:
-        if kind not in KINDS:
-            raise InputError(f"unknown learner {kind!r}; choose from {', '.join(KINDS)}", argument="learner")
+        require_choice("learner", kind, tuple(KINDS))
     rows = []
     for period in periods:
         days = cache(partial(Days, market, period))

@@ -26,7 +26,7 @@ from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_comm
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.mujoco import threads_of
 from finpod.envs.locomotion.specs import Spec
-from finpod.errors import InputError
+from finpod.errors import require_choice
 from finpod.locomotion import EPISODES, LocomotionTask
 from finpod.rl.evaluate import mean_action
 from finpod.rl.policy import Policy
@@ -84,8 +84,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> list[dict[str, Any]]:
     """Compute the missing rows; return all rows, task by task. Raises InputError for an unknown task."""
     for name in names:
-        if name not in NAMES:
-            raise InputError(f"unknown task {name!r}; choose from {', '.join(NAMES)}", argument="task")
+        require_choice("task", name, NAMES)
     return keep_rows(folder, {f"{name}-{seed}": partial(learn, name, seed) for name in names for seed in seeds})
 
 

@@ -24,7 +24,7 @@ from scipy.stats import binomtest
 
 from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.devices import usable_cores
-from finpod.errors import InputError
+from finpod.errors import InputError, require_choice
 from finpod.evidence.skill import Code, verdict_of
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
@@ -164,9 +164,10 @@ def cells(
     rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
 ) -> list[Cell]:
     """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or world."""
-    for kind, given, known in (("rule", rules, RULES), ("world", worlds or (), tuple(MARKETS))):
-        if unknown := [name for name in given if name not in known]:
-            raise InputError(f"unknown {kind} {unknown[0]!r}; choose from {', '.join(known)}", argument=f"{kind}s")
+    for rule in rules:
+        require_choice("rule", rule, RULES)
+    for world in worlds or ():
+        require_choice("world", world, tuple(MARKETS))
     wanted = [
         Cell(world, rule, seed)
         for world in worlds or MARKETS
