@@ -139,11 +139,19 @@ def submit(
     if working_dir is not None and "://" not in working_dir and not Path(working_dir).is_dir():
         raise InputError(f"{working_dir} is not a folder; give the working folder of the command")
     runtime = {"env_vars": dict(env or {}), "working_dir": working_dir}
-    client = _client(address)
+    _require_address(address)
     try:
+        from ray.job_submission import JobSubmissionClient
+
+        client = JobSubmissionClient(address)
         job = client.submit_job(entrypoint=line, runtime_env={name: value for name, value in runtime.items() if value})
-    except (RuntimeError, ValueError, OSError) as error:
-        raise InputError(f"{address} did not take the job: {first_line(error)}") from error
+    except ImportError as error:
+        raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
+    except Exception as error:  # no answer, no ray[default], a wrong token, another version: Ray raises many kinds
+        raise InputError(
+            f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward service/NAME-head-svc 8265, "
+            "or give --address; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        ) from error
     say(f"job {job} at {address}")
     if not wait:
         return Job(job, "PENDING", 0)
@@ -157,24 +165,13 @@ def submit(
         raise FinpodError(f"lost {address}: {first_line(error)}; {job} may go on, {later}") from error
 
 
-def _client(address: str) -> Any:
-    """Ray's job client. Raises InputError if Ray has none, and if the cluster does not answer."""
+def _require_address(address: str) -> None:
+    """Raise InputError if the address is no dashboard's, or Ray would use another one instead."""
     if not re.match(r"https?://\S+$", address):
         raise InputError(f"address {address!r} is not a dashboard's; give it as {ADDRESS}", argument="address")
     for name in INSTEAD:
         if os.environ.get(name, address) != address:
             raise InputError(f"{name} is {os.environ[name]}, which Ray would use instead of {address}; unset it")
-    try:
-        from ray.job_submission import JobSubmissionClient
-
-        return JobSubmissionClient(address)
-    except ImportError as error:
-        raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
-    except Exception as error:  # no answer, no ray[default], a wrong token, another version: Ray raises many kinds
-        raise InputError(
-            f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward service/NAME-head-svc 8265, "
-            "or give --address; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
-        ) from error
 
 
 def _follow(client: Any, job: str, show: Callable[[str], object]) -> Job:
