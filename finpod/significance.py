@@ -228,12 +228,10 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     s, g3 and g4 are those of `probabilistic_sharpe` (Lo 2002, Mertens 2002). Constant returns have the standard error of a
     ratio of zero, sqrt(P / (n - 1)); NaN for fewer than two.
     """
+    if len(returns) < 2:
+        return math.nan
     spread = _sharpe_and_spread(returns)[1]
-    return (
-        (1.0 if math.isnan(spread) else spread) * math.sqrt(periods_per_year / (len(returns) - 1))
-        if len(returns) > 1
-        else math.nan
-    )
+    return (1.0 if math.isnan(spread) else spread) * math.sqrt(periods_per_year / (len(returns) - 1))
 
 
 def _sharpe_and_spread(returns: Array) -> tuple[float, float]:

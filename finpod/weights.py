@@ -225,7 +225,7 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
 
 
 def _unusable(weights: Array) -> Array:
-    """Return [...] bool for weights [..., N]: a weight is not finite or negative, or the sum exceeds one (with tolerance)."""
+    """Return [...] bool for weights [..., N]: True if one is not finite, one is below -1e-6, or their sum is above 1 + 1e-6."""
     with np.errstate(invalid="ignore"):
         above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
