@@ -10,7 +10,6 @@ from finpod.envs.gym import DenseTradingEnv, TradingEnv
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.rules import EqualWeight
 from finpod.seeds import torch_seed
-from finpod.significance import intervals
 from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
 from finpod.trading.execution import build_execution
@@ -42,7 +41,6 @@ DRAWS = {
     "single environment": day_of_one,
     "simulate_market": lambda seed: simulate_market(names=3, days=30, seed=seed).close.tolist(),
     "resampled": lambda seed: resampled(MARKET, seed=seed).close.tolist(),
-    "bootstrap": lambda seed: intervals(np.linspace(-0.01, 0.02, 50), {}, resamples=20, seed=seed),
     "audit": lambda seed: finpod.audit(EqualWeight(), MARKET, days=3, seed=seed).days,
 }
 """What each function draws from a seed."""
