@@ -89,6 +89,8 @@ def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):
     row = re.search(r'<tr class="own"><th scope="row">first</th>(.*?)</tr>', html)[1]
     assert f"<td>{ratio(result.metrics.sharpe)}</td>" in row  # A30: the same figure everywhere
     assert f"<td>{percent(result.relative.excess)}</td>" in row
+    assert "equal weight" not in {each["name"] for each in ranked(replace(result, equal_weight_equity=result.equity))}
+    assert ranked(replace(result, baselines={})) == []
 
 
 def test_sweeps_read_back_from_disk_may_hold_nulls():
