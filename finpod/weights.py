@@ -136,6 +136,12 @@ class PrecomputedWeights:
             weights.masked_fill_(plain.isnan().unsqueeze(-1), torch.nan)
         return _scaled(weights, total.unsqueeze(-1))
 
+    def steps(self, s: int) -> Tensor:
+        """Return the decisions [n, N] float64 of strategy `s` at the steps of the window; NaN where it trades nothing."""
+        rows = self._window.decision_rows
+        decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
+        return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
+
     def decisions(self, strategies: slice = slice(None)) -> Decide:
         """Return the `decide` function of the strategies for `simulate`; weights are read in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1

@@ -7,7 +7,8 @@ from made_markets import NAN, make_market, random_market
 
 from finpod.backtesting.batch import Backtests
 from finpod.backtesting.engine import backtest
-from finpod.errors import StrategyError
+from finpod.errors import InputError, StrategyError
+from finpod.rules import EqualWeight
 from finpod.significance import expected_best
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
@@ -127,3 +128,26 @@ def test_dust_below_zero_is_forgiven_however_often():
     dusty = np.full((2, 10, 26), -9e-7)
     dusty[:, :, 0] = 0.5
     np.testing.assert_array_equal(backtest(dusty, market).equity, backtest(dusty.clip(min=0), market).equity)
+
+
+@BOTH
+@pytest.mark.parametrize("first", [0, 3])
+def test_fast_is_the_same_to_rounding(fill, first):
+    market = random_market(days=80)
+    many, start = random_weights(market, 2), market.dates[first]
+    slow, quick = (backtest(many[0], market, start=start, fill=fill, fast=fast) for fast in (False, True))
+    for name in ("equity", "equal_weight_equity", "turnover"):
+        np.testing.assert_allclose(getattr(quick, name), getattr(slow, name), rtol=1e-11, err_msg=name)
+    np.testing.assert_allclose(quick.weights, slow.weights, atol=1e-11)
+    assert quick.trades[["date", "ticker", "kind"]].equals(slow.trades[["date", "ticker", "kind"]])
+    assert [vars(event) | {"shares": 0} for event in quick.events] == [
+        vars(event) | {"shares": 0} for event in slow.events
+    ]
+    together = backtest(many, market, start=start, fill=fill, fast=True)
+    np.testing.assert_allclose(together[1].equity, together.equity["weights 1"], rtol=1e-11)
+
+
+def test_a_strategy_cannot_be_run_fast():
+    with pytest.raises(InputError) as raised:
+        backtest(EqualWeight(), random_market(), fast=True)
+    assert raised.value.argument == "fast"

@@ -125,10 +125,12 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     together = finpod.backtest(table, market, **terms)
     for e in range(2):
         ready = finpod.backtest(table[e], market, **terms)
+        quick = finpod.backtest(table[e], market, fast=True, **terms)
         rule = finpod.backtest(Played(wanted[e]), market, **terms)
         np.testing.assert_array_equal(ready.equity.to_numpy()[1 + lag : -1], equity[e])
         np.testing.assert_array_equal(rule.equity, ready.equity)
         np.testing.assert_array_equal(together.equity.iloc[:, e], ready.equity)
+        np.testing.assert_allclose(quick.equity, ready.equity, rtol=1e-9)
         assert ready.weights.to_numpy().max() < 0.35  # 0.3 at the fill
         assert ready.turnover.max() <= 0.3  # 0.25, and at times the sale of what has drifted above the cap
         assert ready.turnover.median() == pytest.approx(0.25)

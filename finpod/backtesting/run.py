@@ -20,6 +20,7 @@ from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.anchors import EQUAL
 from finpod.trading.execution import build_execution
+from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Path, Terms, Window, anchor_decisions, simulate
 from finpod.weights import Decided, decisions_of
 
@@ -45,6 +46,8 @@ class Run:
     """Yearly risk-free rate."""
     in_sample: bool
     """True if the window overlaps the days the strategy was trained or selected on."""
+    fast: bool
+    """True if many sessions are settled at once."""
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
         """Return the path of an account that follows a strategy; decisions are appended to `log`."""
@@ -67,7 +70,12 @@ class Run:
         first, last = market.window(*self.window.dates[[0, -1]])
         execution = build_execution(market, self.window.execution.fill)
         weights, due = anchor_decisions(market, execution, first, last, anchor=anchor, every=every)
-        path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
+        if self.fast:
+            rows = np.arange(first, last) - execution.lag
+            steps = weights[torch.from_numpy(rows)].where(torch.from_numpy(due[rows] & (rows >= 0))[:, None], torch.nan)
+            path = relax(execution, first, last, steps, terms)
+        else:
+            path = simulate(execution, first, last, lambda _step, row, _seen: weights[row] if due[row] else None, terms)
         dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 

@@ -43,7 +43,7 @@ FEE_BPS = 10.0
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return the speed in bars (assets x returns x strategies) a second, with new weights every session.
 
-    `backtest` settles and stores every fill, as vectorbt's `from_orders` does. A whole
+    `backtest` settles and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
     result has equity, weights and the trade log; with finpod also benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
@@ -51,12 +51,13 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     costs, many = Costs(fee_bps=FEE_BPS), made_weights(STRATEGIES, market)
     one, terms, bars = many[0].astype(np.float64), Terms(costs=costs), DAYS * names
 
-    def path() -> object:
-        return path_of(PrecomputedWeights(one, "weights", window), 0, window, terms)
+    def path(fast: bool) -> object:
+        return path_of(PrecomputedWeights(one, "weights", window), 0, window, terms, fast=fast)
 
     speeds = {
-        "": bars / shortest(path, seconds),
-        " whole result": bars / shortest(lambda: backtest(one, market, costs=costs), seconds),
+        "": bars / shortest(lambda: path(fast=True), seconds),
+        " exact": bars / shortest(lambda: path(fast=False), seconds),
+        " whole result": bars / shortest(lambda: backtest(one, market, costs=costs, fast=True), seconds),
         " strategies at once": STRATEGIES * bars / shortest(lambda: backtest(many, market, costs=costs), seconds),
     }
     peer = _vectorbt(market, one, seconds)
@@ -103,7 +104,7 @@ def audit_lines(names: int, seconds: float) -> dict[str, Any]:
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return the seconds to write a report from a computed result, without imports and bootstrap."""
     market = simulate_market(names=names, days=DAYS + 1)
-    result = backtest(made_weights(1, market)[0], market)
+    result = backtest(made_weights(1, market)[0], market, fast=True)
     assert isinstance(result, BacktestResult)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -146,7 +146,13 @@ def simulate(
     sessions from the first decision. A decision whose last visible row lies before the data is skipped. The order of events
     is the contract "Time" in finpod/README.md.
     """
-    account = opening(execution, terms, accounts)
+    return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
+
+
+def path_from(
+    account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
+) -> tuple[Path, Account]:
+    """Return the path as `simulate` does, but from `account` at the close of row `first`; and the accounts at the last close."""
     zeros, no_turnover = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
     none_unfilled, undecided = zeros > 0, torch.full_like(zeros, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
@@ -164,7 +170,7 @@ def simulate(
     traded, *columns = (torch.stack(column) for column in zip(*records, strict=True))
     rows = torch.arange(first, last, device=traded.device).view(-1, *[1] * account.cash.ndim)
     cost = execution.cost(traded, rows, terms.costs)
-    return Path(torch.stack(equity), torch.stack(shares), traded, cost, *columns)
+    return Path(torch.stack(equity), torch.stack(shares), traded, cost, *columns), account
 
 
 def simulate_totals(
