@@ -115,7 +115,7 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monk
     failing(monkeypatch, "0-1")
     ended = run(LINE, SIZE)
     assert ended.code == 0
-    assert "agent 0-1 is out: ValueError: not finite" in ended.err
+    assert "agent 0-1 has failed: ValueError: not finite" in ended.err
     _, failed = ended.out.split("trials that failed, or restarted")
     assert [line.split()[:4] for line in failed.splitlines()[2:3]] == [["1", "0-1", "1", "failed"]]
     content = json.loads((work / "strategies" / "tiny" / "ensemble.json").read_text())

@@ -96,7 +96,7 @@ def test_a_changed_header_is_told(tmp_path):
     play(store, plan, Invented())
     play(store, plan, Invented(), versions={"finpod": "0.2.0"})
     (log,) = read_history(tmp_path / "x").logs
-    assert log.notes == ["after 2 trials were drawn, versions.finpod became '0.2.0' (it was '0.1.0')"]
+    assert log.notes == ["after 2 trials, versions.finpod was changed from '0.1.0' to '0.2.0'"]
     assert log.header["versions"] == {"finpod": "0.2.0"}
 
 
@@ -105,14 +105,14 @@ def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):
     (folder / "ensemble.json").write_text("{")
     history = read_history(folder)
     assert not any(one.kept for one in history.trials)
-    assert "agents that were kept are not known" in history.notes[0]
+    assert "selected agents are unknown" in history.notes[0]
 
 
 def test_what_is_no_run_is_named(tmp_path):
     with pytest.raises(InputError, match="nowhere does not exist"):
         read_history(tmp_path / "nowhere")
     (tmp_path / "other").mkdir()
-    with pytest.raises(InputError, match="other holds no log of a tournament"):
+    with pytest.raises(InputError, match="other has no log of a tournament"):
         read_history(tmp_path / "other")
     (tmp_path / "young.unfinished" / "seed-0").mkdir(parents=True)
     (tmp_path / "young.unfinished" / "seed-0" / "log.jsonl").touch()

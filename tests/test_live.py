@@ -121,7 +121,7 @@ def test_the_top_ten_are_shown_in_order_and_failures_counted(tmp_path):
     view, _ = seen(tmp_path / "few", Plan(agents=3, rounds=1), Invented(pods=1, failed=[1]))
     lines = drawn(view)
     assert lines[6].split()[4] == "failed"
-    assert lines[-1].startswith("agent 0-1 is out")
+    assert lines[-1].startswith("agent 0-1 has failed")
 
 
 def test_the_time_left_runs_down_and_is_not_that_of_what_was_done_before(tmp_path):

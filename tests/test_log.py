@@ -126,7 +126,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
 @pytest.mark.parametrize("record", [{"kind": "draw", "jobs": [{}]}, {"kind": "begin", "header": {"format": "other 9"}}])
 def test_a_foreign_log_is_named(store, record):
     store.append(NAME, line_of({"n": 0, **record}))
-    with pytest.raises(CheckpointError, match=f"line 1 of .*{NAME} is not of this version"):
+    with pytest.raises(CheckpointError, match=f"line 1 of .*{NAME} is of another version"):
         TrialLog(store)
 
 
@@ -178,12 +178,12 @@ def position(records, kind, number=0):
 @pytest.mark.parametrize(
     ("kind", "number", "change", "told"),
     [
-        ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma 0.9"),
-        ("draw", 3, lambda one: one["jobs"][0]["settings"].update(seed=1), "settings.seed 1 where"),
-        ("draw", 5, lambda one: one["jobs"][0].update(source=-5), "source -5 where"),
+        ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma of trial"),
+        ("draw", 3, lambda one: one["jobs"][0]["settings"].update(seed=1), "settings.seed of trial"),
+        ("draw", 5, lambda one: one["jobs"][0].update(source=-5), "is -5, recomputed"),
         ("draw", 1, lambda one: one.update(seen=9), "after 9 trials"),
         ("draw", 1, lambda one: one["jobs"].append({}), "KeyError"),
-        ("submit", 2, lambda one: one.update(steps=UPDATE), "its level ends at"),
+        ("submit", 2, lambda one: one.update(steps=UPDATE), "its round ends at"),
         ("submit", 2, lambda one: one.update(score=99.0), "99.0"),
         ("submit", 2, lambda one: one.update(trial=11), "trial 11"),
         ("submit", 2, lambda one: one.update(trial=-1), "trial -1"),
@@ -216,7 +216,7 @@ def test_a_changed_score_is_found_in_what_was_drawn_after_it(log):
             one["score"] = one["metrics"]["sharpe"] = -one["score"]
 
     rewritten(log, change)
-    assert "does not follow from those before it" in refusal(log)
+    assert "does not follow from the lines before it" in refusal(log)
 
 
 def test_what_comes_before_the_first_line_is_refused(log):
@@ -237,9 +237,9 @@ def test_a_round_that_begins_too_early_is_named(tmp_path):
     rewritten(store, change)
     fault = refusal(store)
     assert fault.startswith(f"line {number} ")
-    assert "begins round 2 before" in fault
+    assert "starts round 2 before" in fault
     rewritten(store, lambda records: records[1]["jobs"].pop())
-    assert "draws 3 agents for a round of 4" in refusal(store)
+    assert "draws 3 trials for a round of 4" in refusal(store)
 
 
 def test_no_log_is_an_input_error(tmp_path):

@@ -198,7 +198,7 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"cpus": 100_000}, "a pod needs 100000 CPU and this machine has "),
+        ({"cpus": 100_000}, "a pod needs 100000 CPU, but this machine has "),
         ({"address": "127.0.0.1:1"}, "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError"),
         ({"address": "nonsense:port"}, "cannot reach Ray at nonsense:port: ValueError"),
     ],

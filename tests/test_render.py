@@ -155,7 +155,7 @@ def test_a_clip_is_written_and_told_of(graphics, work, capsys):
 
 @pytest.mark.parametrize(("line", "told"), [
     ("hopp", "did you mean strategies/hop?"),
-    ("hop --agent 1", "agent 1 was not kept"),
+    ("hop --agent 1", "hop has no agent 1"),
     ("hop --seconds nan", "--seconds is nan"),
     ("hop --seed -1", "--seed is -1"),
     ("hop --out clip.avi", "clip.avi is not a .gif"),

@@ -204,7 +204,7 @@ def test_what_comes_after_validation_and_what_no_agent_depends_on_may_change(mar
     later = replace(market, close=close)
     ensemble = run(later, out, plan, keep=1, resume=True, progress=lambda text, _: said.append(text))
     assert (ensemble.trials, len(ensemble.members)) == (5, 1)
-    assert any("plan.alike became 0.5 (it was 0.95)" in text for text in said)
+    assert any("plan.alike was changed from 0.95 to 0.5" in text for text in said)
     assert len(verify_log(out / "log-7.jsonl").log) == 5
 
 

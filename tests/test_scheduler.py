@@ -147,7 +147,7 @@ def test_d05_an_agent_whose_pod_is_lost_too_often_is_listed_as_failed_and_the_re
     assert [entry.number for entry in failed(board)] == [2]
     assert [key for key in engine.started if key.startswith("2/")] == [f"2/64/{i}" for i in range(retries + 1)]
     (record,) = of_kind(store, "failed")
-    assert f"{retries + 1} times, last: no result after 5 s" in record["reason"]
+    assert f"{retries + 1} times, the last time: no result after 5 s" in record["reason"]
     assert any("agent 5-2" in text and record["reason"] in text for text in said)
 
 
@@ -195,7 +195,7 @@ def test_a_checkpoint_inside_a_round_that_is_missing_costs_that_round(tmp_path):
     board = play(store, plan, engine, said.append)
     assert lines(board) == lines(play(Store(tmp_path / "whole"), plan, Made()))
     assert [key for key in engine.started if key.startswith("1/")] == ["1/32/0", "1/64/0", "1/32/1", "1/64/0"]
-    assert "agent 5-1 begins its round again" in said[-1]
+    assert "agent 5-1 starts its round again" in said[-1]
     check_log(store, board)
 
 
@@ -224,7 +224,7 @@ def test_an_agent_that_cannot_be_read_at_the_end_is_told_and_gives_way_to_the_ne
     chosen = driver_of(store, plan_of(keep=2, alike=1.0), Made(), said.append).choose(None)
     assert [entry.number for entry, _ in chosen] == [second.number, fourth.number]
     assert [agent.env for _, agent in chosen] == [{}, {}]  # without its accounts
-    told = [text.split()[1] for text in said if "cannot be kept" in text]
+    told = [text.split()[1] for text in said if "cannot be selected" in text]
     assert told[0] == first.agent
     assert set(told) == {first.agent, third.agent}
 

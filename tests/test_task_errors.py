@@ -56,8 +56,8 @@ def changed(task, step=None, **members):
     (lambda taken: taken._replace(reward=taken.reward * float("nan")), {}, "reward of environment 0"),
     (lambda taken: taken._replace(reward=taken.reward[:-1]), {}, "(31,)"),
     (None, {"num_inputs": 3}, "num_inputs is 3"),
-    (None, {"score": lambda self, policy: Score({"other": 1.0})}, "no mean_return"),
-    (None, {"score": lambda self, policy: 0.5}, "no mean_return"),
+    (None, {"score": lambda self, policy: Score({"other": 1.0})}, "no metric 'mean_return'"),
+    (None, {"score": lambda self, policy: 0.5}, "no metric 'mean_return'"),
     (None, {"score": lambda self, policy: Score({"mean_return": float("nan")})}, "no agent has a validation score"),
 ])  # fmt: skip
 def test_what_a_task_must_not_return_ends_in_one_line(task, tmp_path, step, members, told):

@@ -105,7 +105,7 @@ def test_settings_that_won_are_those_of_the_best_quarter_beside_all():
     assert rows(html, "Settings of the best quarter and of all trials") == [
         ["Rate", "0.75 (0.7 to 0.8)", "0.45 (0.1 to 0.8)"],
         ["Hidden", "64: 2", "64: 4, 16: 2, 32: 2"],
-        ["Reward", "as asked: 2", "as asked: 7, log: 1"],
+        ["Reward", "default: 2", "default: 7, log: 1"],
     ]
     shares = [["a", "100%", "50%"], ["b", "100%", "50%"], ["c", "0%", "50%"], ["d", "0%", "12%"]]
     assert rows(html, "How often features were observed") == shares

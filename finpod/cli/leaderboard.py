@@ -191,7 +191,7 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
             "steps": trial.steps,
             **({"kept": "yes" if trial.kept else ""} if history.finished else {}),
             **{
-                name: "as asked" if trial.settings.get(name) is None else trial.settings[name]
+                name: "default" if trial.settings.get(name) is None else trial.settings[name]
                 for name in names
                 if name != "features"
             },

@@ -1,4 +1,4 @@
-"""Add to a result its evidence: warnings, baselines, random portfolios, other costs and sizes, and the audit."""
+"""Add evidence to a result: warnings, baselines, random portfolios, other costs and account sizes, and the audit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import decisions_of
 
 SHOWN = 8
-"""Most missing members named in a warning."""
+"""Largest number of missing members that a warning lists."""
 
 
 def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
-    """Return the result with a look-ahead audit of its decisions. The audit's warnings come first."""
+    """Return the result with its look-ahead audit. The warnings of the audit come first."""
     warnings = [ResultWarning("look_ahead", asdict(finding)) for finding in audit.findings]
     if audit.reason:
         warnings.append(ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note}))
@@ -36,10 +36,10 @@ def with_evidence(
 ) -> BacktestResult:
     """Return the result with its baselines, random portfolios, cost sweep and capacity.
 
-    `path` is the account of the strategy in `window` on `terms`.
+    `path` is the path of the strategy's account in `window` under `terms`.
     """
     progress("baselines", 0.0)
-    plain = terms.uncapped  # the replayed decisions already respect the caps
+    plain = terms.uncapped  # the replayed decisions respect the caps already
     rules, notes = baselines_for(window.market)
     table = FeatureTable(window.market)
 
@@ -74,7 +74,7 @@ def with_evidence(
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings for the table and the report: on the selection of the strategy, the data, the fills and the policy."""
+    """Return the warnings on the selection of the strategy, the data, the fills and the policy."""
     return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
 
 
@@ -101,7 +101,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
-    """Return the part of the window that the benchmark covers; None if it covers all of it, or too little for a figure."""
+    """Return a warning if the benchmark has two bars or more, but not those of the whole window; else None."""
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None
@@ -111,7 +111,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings from the manifest of the data, and one if fills differ from those of the training."""
+    """Yield warnings from the manifest of the data, and a warning if fills differ from those of the training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -1,4 +1,4 @@
-"""Attribution of a result to market, size of bets, assets and months, and flags of degenerate policies."""
+"""Attribution of a result to market exposure, size of bets, assets and months; warnings of degenerate policies."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from finpod.result import BacktestResult
 from finpod.rules import EqualWeight
 
 WORST = 5
-"""Number of worst months that are listed."""
+"""Largest number of worst months."""
 ALMOST_ALL = 0.95
-"""Share of the account above which a policy counts as all cash, as a single asset, or as fully invested."""
+"""Share above which a policy counts as all cash, as one asset, or as fully invested."""
 UNTOUCHED = 0.02
-"""Largest share of the account that may differ from untouched positions in a buy and hold."""
+"""Largest share of the account by which a buy and hold may differ from positions that are never traded."""
 SAME_CASH = 0.02
-"""Standard deviation of the invested share below which the share counts as constant."""
+"""Standard deviation below which the invested share counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
-"""Distance of beta from 1, and yearly tracking error, below which a policy counts as the benchmark."""
+"""|beta - 1| and yearly tracking error below which a policy counts as a closet benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 """Sharpe ratio and yearly growth above which a result is flagged, and the fewest years of history for that."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution:
-    """Sources of the return of a backtest; NaN where a figure is undefined. Days are sessions, also of intraday data."""
+    """Sources of the return of a backtest. Undefined figures are NaN. Days are sessions, also for intraday data."""
 
     beta: float
     """Beta to the benchmark: cov(r, b) / var(b), with the returns r of the account and b of the benchmark on common dates."""
@@ -46,45 +46,45 @@ class Attribution:
     invested: float
     """Mean share of the account that is invested."""
     names: float
-    """Mean number of assets held, over the days with a position."""
+    """Mean number of assets held, over the days with positions."""
     effective_names: float
-    """Effective number of assets: mean of 1 / sum of squared shares of the invested amount, over the same days."""
+    """Effective number of assets: mean of 1 / (sum of squared shares of the invested amount), over the days with positions."""
     largest: float
-    """Largest weight of an asset on any day."""
+    """Largest weight of any asset on any day."""
     largest_name: str
-    """Ticker of the largest weight; empty if nothing was ever held."""
+    """Ticker of the asset with the largest weight; empty if no asset was held."""
     yearly_turnover: float
     """Traded notional / equity at the fill, both sides counted, per year."""
     holding_days: float
     """Mean holding period in closes: sum of the invested shares / sum of the shares bought.
 
-    Positions at the end count until then, so a buy and hold has the length of the window."""
+    Positions at the end count as held until then: a buy and hold has the length of the window."""
     rising_days: float
-    """Share of the days on which the account rose, among those on which it moved."""
+    """Days on which the account rose / days on which it moved."""
     winning_days: float
-    """Share of the days on which the account did better than equal weight, among those on which the two differ."""
+    """Days on which the account did better than equal weight / days on which the two differ."""
     rising_months: float
-    """Share of the calendar months in which the account rose, among those in which it moved."""
+    """Calendar months in which the account rose / months in which it moved."""
     winning_months: float
-    """Share of the calendar months in which the account did better than equal weight, among those in which the two differ."""
+    """Calendar months in which the account did better than equal weight / months in which the two differ."""
     gaining_names: float
-    """Share of the assets with a gain, among those with a gain or a loss."""
+    """Assets with a gain / assets with a gain or a loss."""
     contributions: pd.Series
-    """Gain of each asset that was traded or held, in currency, net of its costs, the largest first.
+    """Gain of each asset that was traded or held, in currency, net of its costs, in descending order.
 
-    Final value less initial value, less purchases, plus sales, less costs. The gains sum to V_n - V_0."""
+    final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0."""
     contribution_shares: pd.Series
     """Gains divided by V_0, by asset; they sum to the total return."""
     worst_months: list[dict[str, Any]]
-    """Up to `WORST` months with the lowest returns of the benchmark (without one, of equal weight), the lowest first.
+    """The `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in ascending order.
 
-    Each has its 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and 'equal_weight'; the first and the last month
-    of a window may be partial."""
+    A month has 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and 'equal_weight'. The first and the last month
+    of the window may be partial."""
     alarms: tuple[ResultWarning, ...]
     """Warnings of degenerate policies."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values by field. Contributions are by ticker, and each month by its fields."""
+        """Return the fields as plain values. Contributions are dicts by ticker."""
         return vars(self) | {
             "contributions": self.contributions.to_dict(),
             "contribution_shares": self.contribution_shares.to_dict(),
@@ -93,7 +93,7 @@ class Attribution:
 
 
 def attribute(result: BacktestResult) -> Attribution:
-    """Return the attribution of a result. Works for any result, also of one day, without trades, or ruined."""
+    """Return the attribution of a result. It works for any result: of one day, without trades, or ruined."""
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
     curves = {"strategy": result.equity} | {
@@ -125,7 +125,7 @@ def attribute(result: BacktestResult) -> Attribution:
 
 
 def contributions(result: BacktestResult) -> pd.Series:
-    """Return the gain of each asset that was traded or held, in currency, the largest first; see `Attribution.contributions`."""
+    """Return the gain of each asset that was traded or held; see `Attribution.contributions`."""
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
     gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
@@ -134,9 +134,9 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings of degenerate policies and of too good results; none for a strategy that trades the benchmark.
+    """Return warnings of degenerate policies and of too good results. A strategy that trades the benchmark has none.
 
-    Degenerate: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
+    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """
     return tuple(_flags(result))
 
@@ -144,7 +144,7 @@ def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
 def _flags(result: BacktestResult) -> Iterator[ResultWarning]:
     weights = result.weights.to_numpy()[1:][result.equity.to_numpy()[1:] > 0]
     trades_benchmark = list(result.weights.columns) == [result.benchmark]
-    if trades_benchmark or not len(weights):  # ruin on the first day has a warning of its own
+    if trades_benchmark or not len(weights):  # ruin on the first day has its own warning
         return
     daily, invested, days = result.by_session(), weights.sum(axis=1), int((result.turnover > 0).sum())
     some = invested > DUST
@@ -173,7 +173,7 @@ def _flags(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Flag a near buy and hold: the account never differs much from positions left alone."""
+    """Yield a warning if the account is close to buy and hold: it never differs much from positions that are not traded."""
     equity = result.equity.to_numpy()
     worth, fills = result.weights.to_numpy() * equity[:, None], _shares_added(result, "fill")
     shares = np.cumsum(fills + _shares_added(result, "delisted"), axis=0)
@@ -191,9 +191,9 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _shares_added(result: BacktestResult, kind: str) -> Array:
-    """Return shares [n + 1, N] that the trades of a kind, "fill" or "delisted", added between a close and the one before it.
+    """Return the shares [n + 1, N] that trades of a kind ("fill" or "delisted") added since the previous close.
 
-    The running sum of both kinds is the position at each close. A fill at the close comes after that close.
+    The running sum of both kinds is the position at each close. A fill at a close counts for the next close.
     """
     trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
     row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
@@ -215,7 +215,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the fields from `invested` to `largest_name`, from the last close of each session; V_0 and ruin are left out."""
+    """Return the fields from `invested` to `largest_name`, at the last close of each session, without V_0 and after-ruin days."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -239,13 +239,13 @@ def _holding_days(result: BacktestResult) -> float:
     buys, all_trades = (
         amounts.groupby(fills["date"]).sum() for amounts in (fills["notional"].clip(lower=0), fills["notional"].abs())
     )
-    bought = float((result.turnover * buys / all_trades).sum())  # turnover has the equity at the fill
+    bought = float((result.turnover * buys / all_trades).sum())  # turnover is relative to the equity at the fill
     bars = result.periods_per_year / result.sessions_per_year
     return float(result.weights.iloc[1:].to_numpy().sum() / bars / bought) if bought > DUST else math.nan
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Return the squared correlation of the returns on common dates; NaN for fewer than three, or if one of them is constant."""
+    """Return the squared correlation of the returns on common dates; NaN for fewer than three returns or constant ones."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():
@@ -254,7 +254,7 @@ def _explained(curve: pd.Series, other: pd.Series) -> float:
 
 
 def _share_above(values: Any) -> float:
-    """Return the share of the values above zero among those that are not zero; NaN if there are none."""
+    """Return the fraction of positive values among the nonzero values; NaN if all are zero."""
     moved = np.asarray(values, dtype=np.float64)
     moved = moved[np.isfinite(moved) & (np.abs(moved) > DUST)]
     return float((moved > 0).mean()) if len(moved) else math.nan

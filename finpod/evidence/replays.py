@@ -1,7 +1,7 @@
 """Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
-Decisions are replayed, not taken again. A strategy that reads its account (cash or positions) would decide a little
-differently in another account; the figures show the costs of the trades that it made.
+Recorded decisions are replayed; `decide` is not called again. A strategy that reads its cash or positions would decide a
+little differently in another account. The figures are therefore those of the recorded decisions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
-"""Fees a side of the cost sweep, in basis points."""
+"""Fees of the cost sweep, in basis points a side."""
 SIZES = (1e6, 1e7, 1e8, 1e9)
-"""Initial cash of the accounts of `capacity`, in currency."""
+"""Account sizes of `capacity`: initial cash, in currency."""
 IMPACT = 1.0
-"""Market impact that `capacity` assumes if the terms have none; see `Costs.impact`."""
+"""Market impact in `capacity` if the terms have no impact; see `Costs.impact`."""
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
-"""Most elements of one table of a path; random portfolios are run in groups of this size."""
+"""Largest number of elements in a table of a `Path`. Random portfolios are run in groups that respect it."""
 HALVINGS = 8
 """Bisection steps in the search for the angle of a random portfolio."""
 LEAN = 0.5, 1.5
-"""Bounds of the factor that corrects the target effective number."""
+"""Bounds of the factor that corrects the target for the effective number of assets."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
 """Standard deviations of log weights, from equal weight to a single asset."""
 
@@ -44,10 +44,10 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return figures by fee in bps and strategy: 'total_return', 'cagr', 'sharpe' and 'rank' (from 1, by Sharpe).
+    """Return fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio, 1 is the best).
 
-    The fees, a side, are `FEES` and that of the terms. All other terms stay. `targets` are the weights [n, N] that each strategy
-    decided in the window (`Path.targets`).
+    The fees are `FEES` and the fee of the terms. The other terms are unchanged. `targets` has the decisions [n, N] of each
+    strategy in the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -59,10 +59,10 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return figures by initial cash (each of `SIZES`) and strategy: the figures of `cost_sweep`, and 'costs'.
+    """Return initial cash (each of `SIZES`) -> strategy -> the figures of `cost_sweep`, and 'costs'.
 
-    'costs' are yearly costs as a fraction of the account. Square-root market impact is that of the terms, or `IMPACT` if
-    they have none. Empty if the data have no volumes.
+    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the terms, or `IMPACT`
+    if the terms have no impact. The result is empty if the data have no volumes.
     """
     if window.execution.impact is None:
         return {}
@@ -77,9 +77,9 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Return the path of S accounts that run through the window again, each with fixed target weights [n, N].
+    """Return the path of S accounts that trade through the window with given target weights [n, N].
 
-    A row of NaN trades nothing. On the original terms the path is the original one.
+    A row of NaN trades nothing. With the original terms, the path is the original path.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -92,7 +92,7 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
 
 
 def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_free: float) -> tuple[Figures, Path]:
-    """Return return, Sharpe ratio and rank of the replayed accounts by name. Equal ratios share the better rank; NaN is last."""
+    """Return the figures of the replayed accounts by name, and their path. Equal ratios share a rank; NaN ranks last."""
     path = replay(targets, window, terms)
     found = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
     table = pd.DataFrame({key: getattr(found, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
@@ -101,26 +101,26 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 class RandomPortfolios(NamedTuple):
-    """R random portfolios on the days of one account."""
+    """R random portfolios that trade on the same days as an account."""
 
     equity: pd.DataFrame
-    """[n + 1, R] equity at each close; without rows if there are no portfolios."""
+    """[n + 1, R] equity at each close. It has no rows if there are no portfolios."""
     turnover: Array
-    """[R] mean over the sessions of traded notional / equity. It matches the strategy's as far as possible."""
+    """[R] mean of traded notional / equity over the sessions. It matches that of the account as far as possible."""
     effective_names: Array
-    """[R] effective number of assets: mean of 1 / sum of squared invested shares, over the closes with a position."""
+    """[R] effective number of assets: mean of 1 / (sum of squared invested shares), over the closes with positions."""
     reason: str = ""
-    """Reason why there are no portfolios: "intraday", "never_traded" or "one_asset"; empty if there are some."""
+    """Why there are no portfolios: "intraday", "never_traded" or "one_asset". Empty if there are portfolios."""
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> RandomPortfolios:
-    """Return `count` long-only portfolios of random weights that trade as much as one account on each day it traded.
+    """Return `count` long-only portfolios of random weights with the turnover of an account, day by day.
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
-    to exp(s z), with z [N] standard normal and s such that the effective number of assets is the account's. Each portfolio
-    rotates its z by the angle at which its trade is as large as the account's, and invests the account's share. If the
-    trade back to its own weights alone exceeds the turnover, the portfolio makes a part of that trade. Differences left by
-    a fill are corrected by later trades. The seed is fixed, so results repeat.
+    to exp(s z), where z [N] is standard normal and s gives the effective number of assets of the account. A portfolio
+    rotates its z by the angle at which its trade is as large as that of the account, and invests the same share. If the
+    trade back to its own weights alone exceeds the turnover, the portfolio makes only a part of that trade. Differences left
+    by a fill are corrected by later trades. The seed is fixed, so results repeat.
     """
     among = (window.execution.member & window.execution.has_bar).numpy()
     eligible = among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
@@ -151,9 +151,9 @@ def turned(
 ) -> tuple[Array, Array, Array]:
     """Return target weights [R, n], the fraction [R] of the trade to make, and the z [R, n] of the targets.
 
-    The targets lie `budget` [R] away from the `current` weights [R, n], in sums of absolute differences plus `beside` [R],
-    the weight in other assets, which is sold. z becomes cos(a) `latent` + sin(a) `noise`, the angle a in [0, pi] found by
-    bisection. If the weights of `latent` itself lie farther away than `budget`, z stays and the fraction is below 1.
+    The turnover of the trade is `budget` [R]: the sum of |target - current| [R, n], plus `beside` [R], the weight in other
+    assets, which are sold. The new z is cos(a) `latent` + sin(a) `noise`, with the angle a in [0, pi] found by bisection. If
+    a trade to the weights of `latent` has a larger turnover, z is `latent` and the fraction is below 1.
     """
 
     def weights(angle: Array) -> Array:
@@ -179,7 +179,7 @@ def turned(
 
 
 class _Decisions:
-    """The decisions of R random portfolios beside the account of a path, called by `simulate`."""
+    """Decisions of R random portfolios and of the account of a path, a function for `simulate`."""
 
     def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
         self.spreads, self.window, self.random = spreads, window, random
@@ -187,9 +187,9 @@ class _Decisions:
         self.invested, self.effective = (figures[1:] for figures in concentration(path, window))
         self.latent = random.standard_normal((accounts, window.market.shape[1]))
         self.budget = np.zeros(accounts)
-        """[R] turnover of the account so far that the portfolios have not yet matched."""
+        """[R] turnover of the account that the portfolios have not matched yet."""
         self.lean = 1.0
-        """Factor on the target effective number, since rotations end at wider weights."""
+        """Factor on the target for the effective number of assets. It corrects for rotations, which spread the weights."""
         self.last: tuple[int, Account] | None = None
         """Row of the last decision, and the accounts before it."""
 
@@ -223,7 +223,7 @@ class _Decisions:
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """[R] turnover of the last decision's fill, from the change of the shares; without delistings."""
+        """Return the turnover [R] of the last fill, from the change of the shares without delistings."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last
@@ -233,14 +233,14 @@ class _Decisions:
 
 
 def _spread_table(names: int) -> Array:
-    """Return the effective number of `names` log-normal weights / `names`, for each of the S `_SPREADS`; decreasing."""
+    """Return the effective number of assets / `names` of log-normal weights, for each of `_SPREADS` [S]; decreasing."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
 
 
 def concentration(path: Path, window: Window) -> tuple[Array, Array]:
-    """Return share invested and effective number of assets [n + 1, ...] at each close; the number is NaN if nothing is held."""
+    """Return invested share and effective number of assets [n + 1, ...] at each close; the number is NaN without positions."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)

@@ -1,8 +1,8 @@
 """Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
-The verdict is on the growth in excess of the anchor. Its interval is two-sided at 95 % for a single look at the window. If
-the result was chosen from several of the same window, the interval is widened: the best of that many without skill passes
-in 2.5 % of cases, as a single one does.
+The verdict is on the growth in excess of the anchor. Its interval is two-sided, with a level of 95 %. If the result was
+chosen from N results of the same window, the interval is widened: the best of N strategies without skill then counts as
+significantly better in 2.5 % of cases, as a single strategy does.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from finpod.significance import (
 from finpod.strategy import Strategy
 
 LEVEL = 0.95
-"""Probability that an interval covers the truth."""
+"""Probability that an interval covers the true value."""
 ONE_SIDED = (1 + LEVEL) / 2
-"""Probability that the lower end of a two-sided interval lies below the truth; the threshold of deflated Sharpe ratios."""
+"""Probability that the lower end of an interval lies below the true value; threshold of deflated Sharpe ratios."""
 RESAMPLES = 10_000
 """Default number of bootstrap samples. The seed is fixed, so results repeat."""
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Source of the deviation of the trials' Sharpe ratios: measured on validation, or 1 / sqrt(years) as for a ratio of zero."""
+"""Values of 'trial_sd_source': measured on validation, or the sampling error 1 / sqrt(years) of a Sharpe ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy' or the curve it is compared with -> figure -> interval."""
@@ -62,7 +62,7 @@ class Verdict(NamedTuple):
     over: str
     """Name of the other curve: `ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
     interval: Interval
-    """Interval of the difference of the CAGRs, a fraction a year, `widened` for the candidates of the result."""
+    """Interval of the difference of the CAGRs, as a fraction a year, `widened` for the candidates of the result."""
     code: Code
     """Meaning of the interval."""
 
@@ -75,14 +75,14 @@ def verdict_of(
     resamples: int = RESAMPLES,
     periods_per_year: float = 252,
 ) -> tuple[Code, Interval]:
-    """Return code and interval of the yearly growth of returns [n] in excess of those of their anchor [n].
+    """Return code and interval of the difference between the CAGRs of returns [n] and of their anchor [n].
 
-    The interval is of the difference of the CAGRs, from a block bootstrap of whole days. With `opened` = 1 it is the 95 %
-    two-sided percentile interval. The code is `MORE` if it lies above zero, `WORSE` if below. `MORE` is expected in 2.5 %
-    of cases without skill, and in Phi(r sqrt(y) - 1.96) with a true information ratio r over y years. The variance of the
-    active returns lowers growth by tracking error x sqrt(y) / 2 standard errors, and both rates with it. Measured on 3,000
-    series of independent normal returns without skill, 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
-    With `opened` > 1 the result is the best of that many results of these days, and the interval is `widened`.
+    The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile interval.
+    The code is `MORE` if it lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
+    Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth by
+    tracking error x sqrt(y) / 2 standard errors, and thus both probabilities. Measured on 3,000 series of independent
+    normal returns without skill, with 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
+    With `opened` > 1, the returns are the best of so many results of these days, and the interval is `widened`.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -94,16 +94,16 @@ def verdict_of(
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
-    """Return the interval of the best of N independent candidates, with the error rate of a single one (Sidak 1967).
+    """Return the interval for the best of N independent candidates, with the error rate of a single one (Sidak 1967).
 
-    Each end moves away from the estimate by the factor z(p^(1/N)) / z(p), z the normal quantile, and p the
-    probability that the lower end lies below the truth: 0.975 at a level of 95 %, where the factor is 1.57 for 24. The
-    lower end of the best of N without skill then lies above zero with probability 1 - p. For correlated
-    candidates the interval is too wide. Unchanged for one candidate; raises InputError for fewer.
+    The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p). z is the normal quantile, and p is the
+    probability that the lower end lies below the true value: 0.975 at a level of 95 %. The factor for N = 24 is then 1.57.
+    The lower end for the best of N candidates without skill lies above zero with probability 1 - p. For correlated
+    candidates the interval is too wide. For N = 1 it is unchanged. Raises InputError for N below 1.
     """
     if candidates < 1:
         raise InputError(
-            f"opened is {candidates}; give the number of results seen on this window, 1 or more",
+            f"opened is {candidates}; pass the number of results of this window that were looked at, 1 or more",
             argument="opened",
         )
     if candidates == 1:
@@ -116,37 +116,37 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
-    """Return the verdicts over the anchor, equal weight and the benchmark, as far as they have an interval."""
+    """Return the verdicts over anchor, equal weight and benchmark. A verdict without an interval is left out."""
     found, candidates = intervals_of(result), result.candidates
     spans = {name: widened(found[name]["cagr"], candidates) for name in OVER if name in found}
     return tuple(Verdict(name, span, code_of(span)) for name, span in spans.items())
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
-    """Return the statistical significance of a result in plain values; undefined values are NaN.
+    """Return the statistical significance of a result as plain values. Undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high', at 'level', from 'resamples'; all but the first are of the
-                              strategy less the other; without undefined ones, and without 'equal_weight' if it is the anchor
+                              -> 'low', 'estimate', 'high'; with 'level' and 'resamples'. All but 'strategy' are differences:
+                              strategy minus the other. 'equal_weight' is left out if it is the anchor
     'verdicts'                'anchor', 'equal_weight', 'benchmark' -> the `Code` of the interval of the excess growth,
                               `widened` for the 'candidates'
-    'candidates'              number of results that this one may have been chosen from; see `BacktestResult.candidates`
+    'candidates'              number of results from which this one may have been chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
-    'deflated_sharpe'         probability that it is above 'expected_best', the ratio expected of the best candidate without skill
-    'deflated_active_sharpe'  probability that the best of the candidates without skill would show a lower Sharpe ratio of the
-                              returns less the anchor's: `probabilistic_sharpe` to the power of their number
+    'deflated_sharpe'         probability that it is above 'expected_best', the expected ratio of the best candidate without skill
+    'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the returns
+                              in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
     'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
-    'minimum_years'           history after which the deflated Sharpe ratio would pass 0.975; infinite if it never would
+    'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    the same for 'deflated_active_sharpe'
     'trials'                  number of agents tried before this one was chosen, on this window or before it
-    'validation_luck'         lead of the best trial over the mean of the trials on validation that luck alone explains:
-                              `expected_best` at the measured deviation of their Sharpe ratios
+    'validation_luck'         expected lead of the best trial over the mean on validation by luck alone: `expected_best` at
+                              the measured deviation of the Sharpe ratios
     'overfitting'             probability of backtest overfitting, from `search`
-    'fan_beaten'              share of the 'fan_size' random portfolios whose Sharpe ratio is lower
+    'fan_beaten'              share of the 'fan_size' random portfolios with a lower Sharpe ratio
 
     When prices rise, a Sharpe ratio is above zero without skill; the active ratio measures skill. Up to the error of the
-    bootstrap, it passes 0.975 if the verdict over the anchor is `MORE`. Intraday results are judged session by session.
-    A short history has neither intervals nor probabilities.
+    bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is `MORE`. Intraday results are reduced
+    to sessions. A short history has neither intervals nor probabilities.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
@@ -168,10 +168,10 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
 
 def intervals_of(result: BacktestResult) -> Intervals:
-    """Return intervals of a result and of its lead over anchor, equal weight and benchmark, computed once for each result.
+    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark. They are cached.
 
-    If the anchor is equal weight rebalanced every session, there is one entry for both. Each lead is measured on common
-    days. A curve equal to the strategy's own has no entry. The intervals do not depend on other trials.
+    If the anchor is equal weight rebalanced every session, one entry stands for both. Differences are measured on common
+    days. A curve equal to that of the strategy has no entry. The intervals do not depend on other trials.
     """
     attributes: dict[str, Any] = vars(result)  # where cached properties are stored too
     if "_intervals" not in attributes:
@@ -210,12 +210,12 @@ def _intervals(result: BacktestResult) -> Intervals:
 
 
 def code_of(interval: Interval) -> Code:
-    """Return the meaning of the interval of an excess growth."""
+    """Return the meaning of the interval of an excess return."""
     return Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
 
 
 def _ratios(result: BacktestResult) -> dict[str, Any]:
-    """Return Sharpe ratios of the returns and of the active returns, deflated by the candidates."""
+    """Return the entries of `evidence` on Sharpe ratios of returns and of active returns."""
     sessions, candidates = result.by_session(), result.candidates
     periods = sessions.periods_per_year
     excess = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
@@ -238,7 +238,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return the share of the random portfolios with a lower Sharpe ratio, of those that have one; NaN without any."""
+    """Return the share of random portfolios with a lower Sharpe ratio. Undefined ratios are skipped; NaN without any."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -258,11 +258,11 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return the number of 'trials' before the strategy was chosen, and figures of those with recorded validation returns.
+    """Return the number of 'trials' before the strategy was chosen, and figures of their recorded validation returns.
 
-    'sharpe_sd' is the deviation of their yearly Sharpe ratios, 'ranked_sd' that of the ratios they were ranked by (of the
-    returns over the baseline, if there is one), and 'overfitting' the probability of overfitting by these; each is the mean
-    over the tournaments. They are left out if no returns were recorded.
+    'sharpe_sd' is the deviation of the yearly Sharpe ratios. 'ranked_sd' is the deviation of the ratios by which trials were
+    ranked: of returns in excess of the baseline, if there is one. 'overfitting' is the probability of overfitting of this
+    ranking. Each is the mean over the tournaments. They are left out if no returns were recorded.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]

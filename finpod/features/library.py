@@ -1,4 +1,4 @@
-"""Every built-in feature with its formula: the default set (scale-free), and the published set of the FinRL papers.
+"""Every built-in feature with its formula: the default set, which is scale-free, and the published set of the FinRL papers.
 
 Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market return, the
 equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over the last n sessions, including today's.
@@ -7,7 +7,7 @@ The default set has no price levels, because adjusted price levels reveal later 
 of an asset by a constant (and dividing its volume by it) changes no feature.
 
 The published set is the state of the FinRL papers and tutorials as `stockstats` defines it. It contains levels of adjusted
-prices, which reveal later splits and dividends: use it to reproduce published work, not to evaluate it.
+prices, which reveal later splits and dividends. Use it only to reproduce published work.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Bars:
 
     @cached_property
     def age(self) -> Tensor:
-        """[T, N] sessions since the asset's first bar; meaningless before it."""
+        """[T, N] sessions since the asset's first bar; undefined before it."""
         return self.row - self.has_bar.int().argmax(dim=0)
 
     @cached_property

@@ -1,7 +1,7 @@
 """`build_panel`: the features of all assets of a `MarketData` as finite observations on a device.
 
-Row t is computed from rows <= t only; later rows do not change it, to the last bit. A feature whose tables are missing (no
-volume, no highs) is left out and listed by name, never filled in.
+Row t is computed from rows <= t only, so later rows do not change a single bit of it. A feature whose tables are missing
+(such as volumes) is left out and listed in `Panel.left_out`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from finpod.market.extra import column_of
 from finpod.measures import Array
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function `MarketData -> [T, N]`, NaN where undefined."""
+"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function from MarketData to [T, N], NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, a sequence of either, or None for the default set."""
 
@@ -48,10 +48,10 @@ class Panel:
     scaling: Scaling
     """Scaling of the features, which is stored with the agents trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> share of the members' bars on the training rows at which it is undefined, if above 0. Empty with the scaling
-    of a trained agent."""
+    """Feature -> share of the members' bars on the training rows at which it is undefined. Shares of 0 are left out. Empty if
+    the scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> share as in `undefined`, for features that were dropped because it is above `MOST_UNDEFINED`."""
+    """Feature -> the same share, for features that were dropped because their share is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:

@@ -24,8 +24,8 @@ class Scaling:
     """Scaling of F features, with statistics of the training rows only.
 
     "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's members
-    that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined values, and
-    features that were constant or never defined on the training rows, become 0.
+    that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined values become
+    0, as do features that were constant or never defined on the training rows.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Scaling:
         return cls(tuple(names), tuple(kinds), tuple(mean), tuple(sd))
 
     def select(self, columns: Sequence[int]) -> Scaling:
-        """Return the scaling of some of the features, by their columns."""
+        """Return the scaling of the features with these column numbers."""
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Scaling:
         if given != self.names:
             differing = ", ".join(sorted({*given} ^ {*self.names})) or "their order"
             raise CheckpointError(
-                f"the features are not those the agent was trained on; they differ in {differing}; give, in this order, "
+                f"the features are not those the agent was trained on; they differ in {differing}; pass, in this order, "
                 f"{', '.join(self.names)}"
             )
 

@@ -1,4 +1,4 @@
-"""Financial turbulence: how unusual a day's returns are, given the recent volatilities and correlations of the assets.
+"""Financial turbulence: how unusual the returns of a day are, given the recent volatilities and correlations of the assets.
 
 Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management", Financial Analysts Journal 66 (2010).
 """
@@ -19,7 +19,7 @@ _LEAST_SHRINKAGE = 1e-6
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
-    """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the `window` sessions before.
+    """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the previous `window` sessions.
 
     d_t = z' R^-1 z, where z are today's returns standardised by mean and deviation of the window, and R their correlation
     matrix in the window, shrunk towards the identity by the intensity of Ledoit and Wolf (2004). Only the day's members
@@ -42,8 +42,8 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
     """Return distances [B, 1] and numbers of assets used [B, 1], from history [B, N, W], today [B, N] and `usable` [B, N].
 
-    Assets that are not used stay in place as zeros. Shapes, and so the order of every sum, do not depend on the members, so
-    that later rows do not change a row, to the last bit.
+    Assets that are not used stay in place as zeros. Shapes, and thus the order of every sum, do not depend on the members.
+    Later rows therefore do not change a single bit of a row.
     """
     window = history.shape[-1]
     mean = history.mean(dim=-1, keepdim=True)

@@ -83,7 +83,7 @@ def _setting(trial: Trial, name: str) -> str:
     value = trial.settings.get(name)
     if name == "features":
         return "all" if value is None else str(len(value))
-    return "as asked" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "default" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _observed(trials: Sequence[Trial], feature: str) -> float:

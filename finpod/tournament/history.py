@@ -1,4 +1,4 @@
-"""`read_history`: the trials of a run, finished or not, from its logs. It may read a run in progress."""
+"""`read_history`: the trials of a run, read from its logs. The run may be finished, unfinished or in progress."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class History:
     name: str
     """Name of the run."""
     where: str
-    """Folder or URL of its logs."""
+    """Folder or URL of the logs."""
     finished: bool
-    """True if its output was written."""
+    """True if the output of the run was written."""
     logs: tuple[TrialLog, ...]
-    """One log a seed; the returns of trials are excess returns if the task has a baseline."""
+    """One log for each seed. If the task has a baseline, the returns of trials are in excess of it."""
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Of a finished run: 'agent', 'window' and figures of the ensemble and its members in training and validation."""
+    """Rows with 'agent', 'window' and figures of the ensemble and its members in training and validation; only if finished."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -44,13 +44,13 @@ class History:
 
     @property
     def task(self) -> Mapping[str, Any]:
-        """Entry `task` of the last header."""
+        """Entry 'task' of the last header."""
         task: Mapping[str, Any] = self.logs[-1].header.get("task", {}) if self.logs else {}
         return task
 
     @property
     def frequency(self) -> dict[str, float]:
-        """Bars and sessions a year of the scores, by name; empty for other tasks and logs of earlier versions."""
+        """'periods_per_year' and 'sessions_per_year'; empty for tasks without a market and for logs of earlier versions."""
         return {name: self.task[name] for name in ("periods_per_year", "sessions_per_year") if name in self.task}
 
     @property
@@ -60,11 +60,11 @@ class History:
 
     @property
     def is_of_stocks(self) -> bool:
-        """True if agents trade, and become an ensemble."""
+        """True for the task "stocks", whose agents become an ensemble."""
         return "trading" in self.task
 
     def of(self, seed: int | None) -> History:
-        """Return the tournament of one seed; all for None. Raises InputError for a seed without a tournament."""
+        """Return the history of one seed, or of all seeds for None. Raises InputError for a seed without a tournament."""
         if seed is None:
             return self
         chosen = tuple(log for log in self.logs if log.board.run == seed)
@@ -75,15 +75,15 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """Return the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
+    """Return the history of the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
 
-    Raises InputError if there is no run, and CheckpointError that names the line for a log that is damaged or of another
+    Raises InputError if there is no run. Raises CheckpointError that names the line for a log that is damaged or of another
     format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:
-        lacks = "holds no log of a tournament" if Path(run).exists() else "does not exist"
-        raise InputError(f"{run} {lacks}; give a folder or a storage that finpod train wrote, or is writing", "run")
+        lacks = "has no log of a tournament" if Path(run).exists() else "does not exist"
+        raise InputError(f"{run} {lacks}; pass the output folder or the storage of a finpod train run", "run")
     finished = all(not name.endswith(NAME) for name in logs)
     notes, kept, figures = list[str](), set[tuple[str, int]](), tuple[Mapping[str, Any], ...]()
     if finished:
@@ -93,12 +93,12 @@ def read_history(run: str | Path) -> History:
             kept = {(member["agent"], member["generation"] + 1) for member in provenance["members"]}
             figures = tuple(provenance.get("figures", ()))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            notes.append(f"{place.where}/{manifest} cannot be read, so that the agents that were kept are not known")
+            notes.append(f"{place.where}/{manifest} cannot be read, so the selected agents are unknown")
         if begun_logs(Store(Path(place.where + UNFINISHED))):
-            notes.append(f"an unfinished run of the same name lies in {place.where}{UNFINISHED}")
+            notes.append(f"there is also an unfinished run of the same name in {place.where}{UNFINISHED}")
     read = [_read(place, name, seed, kept) for name, seed in logs.items()]
     if not any(log.board.trials for log in read):
-        raise InputError(f"{place.where} has just begun, and no agent is drawn yet; look again in a moment")
+        raise InputError(f"{place.where} has just begun and has no trial yet; try again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
     return History(
         name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes), figures=figures
@@ -106,14 +106,14 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Name -> seed of the logs in a place, by seed: those of an unfinished run, or else of a finished one."""
+    """Return name -> seed of the logs in a place, sorted by seed. Logs of an unfinished run come before those of a finished one."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """One tournament."""
+    """Return the log `name` of a tournament, with `kept` and excess returns filled in."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

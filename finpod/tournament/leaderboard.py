@@ -1,4 +1,4 @@
-"""`Settings`, `Trial` and `Leaderboard`: an agent, one step of its training, and all of these ranked on validation."""
+"""`Settings` of an agent, `Trial`: its training for one round, and `Leaderboard`: all trials ranked on validation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from finpod.measures import Array
 from finpod.workers.executor import Placement
 
 BOARD = 64
-"""Number of best trials whose checkpoints are always kept."""
+"""Number of best trials whose checkpoints are kept."""
 ALIKE = 0.95
 """Default largest correlation of excess returns between selected agents."""
 LEARNER = "ppo"
-"""Learner that settings in a log do not name."""
+"""Default learner. Settings in a log do not name it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,32 +26,32 @@ class Settings:
     """Settings of an agent."""
 
     agent_id: str
-    """Its name."""
+    """Name of the agent."""
     seed: int
-    """Seed of its weights, environments and exploration."""
+    """Seed of the weights, environments and exploration of the agent."""
     config: Any
-    """Settings of its learner, of the learner's class `Config`."""
+    """Settings of the learner, an instance of its class `Config`."""
     learner: str = LEARNER
-    """Name of its learner in `LEARNERS`."""
+    """Name of the learner in `LEARNERS`."""
     task: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the task's `Space`, such as the width of the network."""
+    """Settings from the `Space` of the task, such as the width of the network."""
 
     @property
     def of_policy(self) -> Mapping[str, Any]:
-        """Settings for `Task.policy`: `task`, and the `network` of the learner's settings, if they have one."""
+        """Settings for `Task.policy`: `task`, and `config.network` if it exists."""
         network = getattr(self.config, "network", None)
         return self.task if network is None else {**self.task, "network": network}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values in one mapping."""
+        """Return the settings as a dict of plain values."""
         named = {} if self.learner == LEARNER else {"learner": self.learner}
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in self.task.items()}
         return {"agent_id": self.agent_id, "seed": self.seed, "config": asdict(self.config), **named, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Return the settings that `to_dict` wrote."""
-        from finpod.rl import LEARNERS  # loads torch, which readers of a log do without
+        """Return the settings from the result of `to_dict`."""
+        from finpod.rl import LEARNERS  # loads torch, which is not needed to read a log
 
         rest = dict(values)
         agent_id, seed, config = (rest.pop(name) for name in ("agent_id", "seed", "config"))
@@ -61,7 +61,7 @@ class Settings:
 
 
 class Loss(NamedTuple):
-    """A lost pod of a trial: the reason in one line, and the Unix time (NaN in early logs)."""
+    """A lost pod of a trial: the reason in one line, and the Unix time (NaN in logs of early versions)."""
 
     reason: str
     at: float
@@ -74,44 +74,44 @@ ENTRIES = {
     "source": "source",
     "copied": "copied",
 }
-"""Entry of a `draw` record -> field of a trial."""
+"""Entry of a 'draw' record -> field of a trial."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """One agent trained to one level of experience and validated there.
+    """Training of one agent for one round, and its validation.
 
-    Drawn by the `Evolver` or read from a `draw` record; `after` adds later records of the log.
+    The `Evolver` draws trials; a log stores them as 'draw' records. `after` applies later records of the log.
     """
 
     run: int = 0
-    """Seed of its tournament."""
+    """Seed of the tournament."""
     number: int
-    """Its number, from 0; breaks ties."""
+    """Number of the trial, from 0. In ties, the lower number ranks higher."""
     level: int
-    """Level of experience, from 1; the search compares only trials of one level."""
+    """Round (or level of experience, if asynchronous), from 1. Only trials of the same level are compared by the search."""
     agent_settings: Mapping[str, Any]
-    """Result of `Settings.to_dict`."""
+    """Settings of the agent, from `Settings.to_dict`."""
     parent: str | None = None
-    """Agent it was copied from; None for one that began untrained."""
+    """Name of the agent from which this agent was copied; None if it started untrained."""
     source: int | None = None
-    """Number of the trial whose checkpoint it begins with; None for an untrained one."""
+    """Number of the trial whose last checkpoint this trial starts from; None if it starts untrained."""
     copied: bool = False
     """True for a mutated copy of the parent, False if the agent continues itself."""
     start: int = 0
-    """Environment steps at its beginning, those of its ancestors included."""
+    """Environment steps at the start of the trial, including those of the agent's ancestors."""
     state: str = "open"
     """'open', 'ended' or 'failed'."""
     score: float = math.nan
-    """Validation score; NaN if undefined, failed or open."""
+    """Validation score; NaN if it is undefined or the trial is 'open' or 'failed'."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Validation metrics."""
     returns: Array = field(default_factory=lambda: np.empty(0))
-    """[n] validation returns, net of costs; empty unless it ended."""
+    """[n] validation returns, net of costs; empty unless the trial has ended."""
     steps: int = 0
-    """Environment steps at its last checkpoint or its end, those of its ancestors included; 0 before."""
+    """Environment steps at the last checkpoint or the end, including those of the agent's ancestors; 0 before a checkpoint."""
     places: tuple[Placement, ...] = ()
-    """Process and time of each slice that succeeded."""
+    """Process and time of each slice of training that succeeded."""
     lost: tuple[Loss, ...] = ()
     """Lost pods."""
     reason: str = ""
@@ -121,7 +121,7 @@ class Trial:
 
     @property
     def agent(self) -> str:
-        """Name of the agent, the same at all levels; a mutated copy has its own."""
+        """Name of the agent. It is the same in all rounds; a mutated copy has its own name."""
         return str(self.agent_settings["agent_id"])
 
     @property
@@ -136,17 +136,17 @@ class Trial:
         return self.steps - self.start if self.steps else 0
 
     def to_record(self) -> dict[str, Any]:
-        """Return the entry of a `draw` record."""
+        """Return the trial as an entry of a 'draw' record."""
         return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any], run: int = 0, start: int = 0) -> Trial:
-        """Return the trial of an entry of a `draw` record."""
+        """Return the trial from an entry of a 'draw' record."""
         given = {name: values[entry] for entry, name in ENTRIES.items()}
         return cls(run=run, start=start, level=values["generation"] + 1, **given)
 
     def after(self, record: Mapping[str, Any]) -> Trial:
-        """Return the trial after one more record: 'lost', 'failed', 'checkpoint' or 'submit'; null is NaN."""
+        """Return the trial after a record of kind 'lost', 'failed', 'checkpoint' or 'submit'. A null becomes NaN."""
         kind = record["kind"]
         if kind == "lost":
             return replace(self, lost=(*self.lost, Loss(record["reason"], _number(record.get("at")))))
@@ -167,7 +167,7 @@ class Trial:
 
 
 OF_TRIAL = ("checkpoint", "lost", "submit", "failed")
-"""Kinds of records that are of one trial."""
+"""Kinds of records about a single trial."""
 
 
 def _number(value: float | None) -> float:
@@ -195,11 +195,11 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """(source, copied) of all trials."""
+        """Set of (source, copied) of all trials."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Apply a record of the log. Raises FinpodError for a trial that has ended already."""
+        """Apply a record of the log. Raises FinpodError if its trial has ended or failed already."""
         if record["kind"] == "draw":
             for values in record["jobs"]:
                 start = 0 if values["source"] is None else self.trials[values["source"]].steps
@@ -207,7 +207,7 @@ class Leaderboard:
         elif record["kind"] in OF_TRIAL:
             number = record["trial"]
             if self.trials[number].state != "open":
-                raise FinpodError(f"trial {number} is on the board already")
+                raise FinpodError(f"trial {number} has ended already")
             self.trials[number] = self.trials[number].after(record)
 
     def ranked(self) -> list[Trial]:
@@ -217,20 +217,18 @@ class Leaderboard:
     def best(
         self, count: int, base: Array | None = None, alike: float = ALIKE, without: Container[int] = ()
     ) -> list[Trial]:
-        """Return the best trials of different agents, at most `count`, from the first `BOARD`, best first.
+        """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
-        `base` [n] are the validation returns of the baseline: an agent whose excess returns correlate by more than `alike`
-        with those of a better one is selected only if too few others are left. Without `base` only rank counts. `without`
-        has the numbers of trials to leave out. Raises FinpodError if no agent has a score, or all that have are left out.
+        `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
+        `alike` with those of a better agent, it is selected only if too few others are left. Without `base`, only the rank
+        counts. Trials with the numbers in `without` are left out. Raises FinpodError if no trial with a score is left.
         """
         agents: dict[str, Trial] = {}
         for trial in self.ranked()[:BOARD]:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
         if not agents:
-            way_out = (
-                "restore the files that cannot be read, and resume" if without else "train longer, or look at the data"
-            )
+            way_out = "restore the unreadable checkpoints and resume" if without else "train longer, or check the data"
             raise FinpodError(f"no agent has a validation score; {way_out}")
         chosen, rest = list[Trial](), list[Trial]()
         for trial in agents.values():
@@ -241,13 +239,13 @@ class Leaderboard:
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that ended or failed, best first; NaN and minus infinity last, ties in the given order."""
+    """Return the trials that ended or failed, best first. NaN and minus infinity are last; ties keep their order."""
     ended = (trial for trial in trials if trial.state != "open")
     return sorted(ended, key=lambda trial: math.inf if math.isnan(trial.score) else -trial.score)
 
 
 def correlation(first: Array, second: Array) -> float:
-    """Return the correlation of two series [n]; 1 if one is constant, as such an agent adds nothing."""
+    """Return the correlation of two series [n]; 1 if one of them is constant, as such an agent adds nothing."""
     first, second = first - first.mean(), second - second.mean()
     scale = math.sqrt(float((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / scale if scale > 1e-24 else 1.0

@@ -1,4 +1,4 @@
-"""`TrialLog`: the log of a tournament, which replays to the same leaderboard; names of its checkpoint files."""
+"""`TrialLog`: the log of a tournament, from which its leaderboard can be rebuilt; names of its checkpoint files."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
 AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
-"""Names of the checkpoints at the end of a trial, by its number, and inside an unfinished one."""
+"""Name of the checkpoint at the end of a trial, and of the last checkpoint of an unfinished trial, by the trial's number."""
 
 
 class TrialLog:
-    """The log of one tournament, read whole when it is opened, then appended to.
+    """The log of one tournament. It is read when it is opened; `append` adds records.
 
-    Each line is one record: a checksum, and JSON with its number. A missing number is a missing line. A last line that is cut
-    short is ignored: it is being written, or its writer died. Reading changes nothing.
+    Each line is one record: a checksum, and JSON with the number of the record. Numbers without gaps show that no line is
+    missing. An incomplete last line is ignored: it is being written, or its writer died. Reading does not change the file.
     """
 
     def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
-        """Read the log of a store, if it exists; `run` is the seed of its tournament.
+        """Read a log, if it exists. `run` is the seed of its tournament.
 
-        Raises CheckpointError that names the file for a log that is damaged before its last line, or of another format.
+        Raises CheckpointError that names the file if the log is damaged before its last line, or has another format.
         """
         self.store, self.name = store, name
         self.where = f"{store.where}/{name}"
         """Path or URL of the file."""
         self.header: Mapping[str, Any] = {}
-        """Plan, settings, task and versions of the last scheduler; empty before the first."""
+        """Plan, settings, task and versions of the last scheduler; empty before the first scheduler."""
         self.origin: Mapping[str, Any] = {}
-        """The entry `run` beside it, see `RunEntry`."""
+        """Entry 'run' of the record with the header; see `RunEntry`."""
         self.board = Leaderboard(run)
-        """Its trials."""
+        """All trials of the log."""
         self.end = ""
-        """Stop rule that ended it; empty while it is unfinished."""
+        """Stop rule that ended the tournament; empty while it is unfinished."""
         self.notes: list[str] = []
-        """Settings that changed from one scheduler to the next, as sentences."""
+        """Sentences on settings that changed from one scheduler to the next."""
         self.count = 0
         """Number of records."""
         try:
@@ -51,7 +51,7 @@ class TrialLog:
             content = b""
         records, sound = _parsed(content, self.where)
         self.torn = sound < len(content)
-        """True if the last line is cut short; `append` overwrites it."""
+        """True if the last line is incomplete; `append` overwrites it."""
         self._sound = content[:sound] if self.torn else b""
         try:
             for record in records:
@@ -59,7 +59,7 @@ class TrialLog:
                 self.count += 1
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             line = f"line {self.count + 1} of {self.where}"
-            raise CheckpointError(f"{line} is not of this version of finpod: {error!r}; train again") from error
+            raise CheckpointError(f"{line} is of another version of finpod: {error!r}; train again") from error
 
     def _take(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "begin":
@@ -67,7 +67,7 @@ class TrialLog:
             if not str(header["format"]).startswith("finpod tournament "):
                 raise ValueError(header["format"])
             self.notes += [
-                f"after {len(self.board.trials)} trials were drawn, {name} became {new!r} (it was {old!r})"
+                f"after {len(self.board.trials)} trials, {name} was changed from {old!r} to {new!r}"
                 for name, old, new in (differences(self.header, header) if self.header else ())
             ]
             self.header, self.origin = header, record.get("run", {})
@@ -77,10 +77,10 @@ class TrialLog:
             self.board.take(record)
 
     def append(self, kind: str, **values: Any) -> None:
-        """Write a record to disk, then apply it as if it had been read. Raises InputError if it cannot be written."""
+        """Write a record to disk, then apply it. Raises InputError if it cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
-        if self.torn:  # remove the last line; at a URL it is the last part
+        if self.torn:  # remove the last line; at a URL, the last line is the last part
             parts = [] if self.store.folder is not None else self.store.names(f"{self.name}.parts")
             self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
             self.torn = False
@@ -90,7 +90,7 @@ class TrialLog:
 
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """The records of a log, and the number of its bytes without a last line that is cut short."""
+    """Return the records of a log, and the number of its bytes without an incomplete last line."""
     records: list[dict[str, Any]] = []
     sound, lines = 0, content.splitlines(keepends=True)
     for i, line in enumerate(lines):
@@ -103,7 +103,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
             if i == len(lines) - 1:
                 break
             raise CheckpointError(
-                f"line {i + 1} of {where} is damaged, and there are lines after it; restore the file from a copy"
+                f"line {i + 1} of {where} is damaged and is not the last line; restore the file from a copy"
             ) from error
         records.append(record)
         sound += len(line)
@@ -111,7 +111,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (name, old value, new value) of each entry that differs, by name; the name of a nested entry has dots."""
+    """Return (name, old value, new value) of each differing entry, sorted by name. Names of nested entries have dots."""
     changes: list[tuple[str, Any, Any]] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
@@ -123,7 +123,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def begun_logs(place: Store) -> dict[str, int]:
-    """Return name -> seed of the logs of an unfinished run, by seed."""
+    """Return name -> seed of the logs of an unfinished run, sorted by seed."""
     texts = [folder.removeprefix("seed-") for folder in place.folders("seed-")]
     logs = {f"seed-{seed}/{NAME}": seed for seed in sorted(int(text) for text in texts if text.isdecimal())}
     return {name: seed for name, seed in logs.items() if exists(place, name)}
@@ -135,7 +135,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return the places where a run may be: `storage`, a URL, or a folder and its unfinished run, also in strategies/."""
+    """Return where a run may be: at `storage`, at a URL, or in a folder or its OUT.unfinished, also under strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)
@@ -145,7 +145,7 @@ def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
 
 
 def exists(place: Store, name: str) -> bool:
-    """Return True if a file that is appended to exists."""
+    """Return True if an appendable file exists."""
     return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
 
 
@@ -154,4 +154,4 @@ def fetch(store: Store, name: str) -> bytes:
     try:
         return store.read(name)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{store.where}/{name} is missing; resume from a copy, or train again") from error
+        raise CheckpointError(f"{store.where}/{name} is missing; restore it, or train again") from error

@@ -1,7 +1,7 @@
 """`Pod`: environments and a learner on one device; `run_slice`: one slice of training.
 
-A slice is a function from values to values: the setup of the tournament, an agent's settings and its last checkpoint in, the
-next checkpoint out. Its result does not depend on where it runs.
+A slice is a pure function: from the setup of the tournament, the settings of an agent and its last checkpoint, to its next
+checkpoint. The result does not depend on the machine that runs it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from finpod.tournament.setup import TournamentSetup
 
 
 class Slice(NamedTuple):
-    """A piece of work: train an agent from the checkpoint `start`, or untrained, up to `until` environment steps.
+    """A piece of work: train an agent up to `until` environment steps, from the checkpoint `start` (None: untrained).
 
-    `copied` is True if `start` is another agent's checkpoint, of which this agent is a mutated copy. `last` is True if the
-    trial ends with this slice and the agent is validated.
+    `copied` is True if `start` is the checkpoint of the parent, of which this agent is a mutated copy. `last` is True if the
+    trial ends with this slice; the agent is then validated.
     """
 
     settings: Settings
@@ -39,10 +39,10 @@ class Slice(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Result of a slice: the agent with its environments, its environment steps and the losses of its last update.
+    """Result of a slice: checkpoint of the agent, its environment steps, and the losses of its last update.
 
-    After the last slice of a trial also its validation `score`, by which it is ranked, all validation `metrics`, and the
-    validation `returns` [n] of a task that has some.
+    The last slice of a trial also has the validation `score`, by which the trial is ranked, all validation `metrics`, and
+    the validation `returns` [n], if the task has returns.
     """
 
     checkpoint: bytes
@@ -67,8 +67,8 @@ class Pod:
         state = self.env.observe().state
         if state.ndim != 2 or state.shape[1] != self.task.num_inputs:
             raise InputError(
-                f"observations of task {self.task.name} have shape {tuple(state.shape)}, and num_inputs is "
-                f"{self.task.num_inputs}; they must have one row of so many numbers for each environment"
+                f"observations of task {self.task.name} have shape {tuple(state.shape)}, but num_inputs is "
+                f"{self.task.num_inputs}; return observations of shape [num_envs, num_inputs]"
             )
         groups = self.env.num_envs if table is None else self.env.groups
         self.learner = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
@@ -76,22 +76,22 @@ class Pod:
         if checkpoint is not None:
             self.policy.load_state_dict(checkpoint.weights)
             self.steps = checkpoint.steps
-            learner = copy.deepcopy(checkpoint.learner)  # an optimiser changes the tensors it is given in place
+            learner = copy.deepcopy(checkpoint.learner)  # an optimiser changes the tensors of its state in place
             if checkpoint.env:
                 self.learner.load_state_dict(learner)
                 self.env.load_state_dict(checkpoint.env)
-            else:  # a mutated copy: the parent's optimiser, its own randomness
+            else:  # a mutated copy has the parent's optimiser, but its own random numbers
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Train up to `until` steps of the `total` of the schedules; yield the losses of each update, as device tensors."""
+        """Train up to `until` steps; yield the losses of each update as device tensors. Schedules end at `total` steps."""
         while self.steps < until:
             losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
             self.steps += self.setup.num_envs * int(self.settings.config.num_steps)
             yield losses
 
     def checkpoint(self) -> Checkpoint:
-        """Return the agent in its present state."""
+        """Return the checkpoint of the agent in its present state."""
         return Checkpoint(
             policy_spec=spec_of(self.policy),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
@@ -106,7 +106,7 @@ class Pod:
 
 
 def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
-    """Do the work of a pod, wherever it runs."""
+    """Train the agent of a slice and return the result."""
     start = None
     if piece.start is not None:
         start = Checkpoint.from_bytes(piece.start, f"the checkpoint of {piece.settings.agent_id}")
@@ -125,13 +125,13 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
 
 
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
-    """Return the score of an agent. Raises InputError for one without the figure that agents are ranked by."""
+    """Return the validation score of an agent. Raises InputError if it lacks the metric by which agents are ranked."""
     task = setup.task.for_agent(settings.task)
     policy = checkpoint.restore(task.policy(settings.of_policy, torch.Generator()).to(setup.device))
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):
         raise InputError(
-            f"the score of task {task.name} has no {task.measure}; return Score(metrics) with the metric that `measure` names"
+            f"the score of task {task.name} has no metric {task.measure!r}, named by Task.measure; add it to Score(metrics)"
         )
     metrics = {name: value if isinstance(value, int) else float(value) for name, value in score.metrics.items()}
     return Score(metrics, score.returns)
@@ -139,7 +139,7 @@ def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) ->
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch compute on so many threads while the block runs."""
+    """Context manager in which torch uses `count` CPU threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,9 +1,9 @@
-"""`Scheduler`: it keeps all state; pods are pieces of work that an executor may run, lose and run again.
+"""`Scheduler`: runs a tournament. It has all the state; pods are pieces of work, which an executor runs again if they are lost.
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-With rounds, the next draw waits for all agents of a round; an asynchronous tournament never waits. Every decision is in the
-log before it takes effect, so after a kill the tournament continues from the log and the last checkpoints.
+With rounds, the next round starts when all agents of a round have ended; an asynchronous tournament never waits. Every
+decision is logged before it takes effect, so a killed tournament continues from its log and the last checkpoints.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from finpod.tournament.setup import Plan
 from finpod.workers.executor import Completed, Executor, Failed
 
 WAIT = 0.5
-"""Seconds to wait for a pod before calling `watch`."""
+"""Most seconds between two calls of `watch`."""
 
 
 @dataclass
 class Status:
     """State of a tournament, for `watch`.
 
-    `running` has the trials in training and their start by number, `where` describes the executor. `steps` are environment
-    steps of all agents since the start of this scheduler, `began`; times are Unix times. `latest` is the trial that has ended
-    since the last call of `watch`, if any, and `losses` are those of the last such trial. `remark` is a message since the last
-    call, such as a lost pod, or empty.
+    `running` maps the number of each trial in training to the trial and its start. `where` describes the executor. `steps`
+    are environment steps of all agents since `began`, the start of this scheduler. Times are Unix times. `latest` is the
+    trial that has ended since the last call of `watch`, or None. `losses` are those of the last trial that ended. `remark`
+    is a message since the last call, such as on a lost pod, or empty.
     """
 
     board: Leaderboard
@@ -55,7 +55,7 @@ Watch = Callable[[Status], None]
 
 
 class Scheduler:
-    """One tournament, continued from its log; `update` is the number of environment steps of one update of an agent."""
+    """Runs one tournament, continued from its log. `update` is the number of environment steps of one update of an agent."""
 
     def __init__(
         self, plan: Plan, evolver: Evolver, log: TrialLog, executor: Executor, update: int, watch: Watch
@@ -67,7 +67,7 @@ class Scheduler:
         self._attempts: dict[int, int] = {}
 
     def run(self) -> Leaderboard:
-        """Run to the end, or until a stop rule applies."""
+        """Run the tournament to its end, or until a stop rule applies, and return the leaderboard."""
         if self.status.remark:
             self._look()  # before the next remark replaces it
         if self.plan.mode == "rounds":
@@ -81,9 +81,9 @@ class Scheduler:
         return self.board
 
     def choose(self, base: Array | None) -> list[tuple[Trial, Checkpoint]]:
-        """Return the selected agents, without environments, best first. Unreadable ones are reported and left out.
+        """Return the selected agents, best first, without environments. Unreadable checkpoints are reported and left out.
 
-        `base` [n] are the returns of `Task.baseline`; without them only rank counts. Raises FinpodError if none is left.
+        `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """
         unread: set[int] = set()
         while True:
@@ -96,7 +96,7 @@ class Scheduler:
                     chosen.append((trial, replace(agent, env={})))
                 except CheckpointError as error:
                     unread.add(trial.number)
-                    self.status.remark = f"agent {trial.agent} cannot be kept: {error}"
+                    self.status.remark = f"agent {trial.agent} cannot be selected: {error}"
                     self._look()
             if len(chosen) == len(best):
                 return chosen
@@ -117,7 +117,7 @@ class Scheduler:
                 return
 
     def _draw(self) -> Trial | None:
-        """The next trial of an asynchronous tournament, logged before it begins."""
+        """Draw and log the next trial of an asynchronous tournament, and return it; None if a stop rule applies."""
         number = len(self.board.trials)
         if number >= self.plan.most_trials or self.stopped(number):
             return None
@@ -128,7 +128,7 @@ class Scheduler:
         self.log.append("draw", jobs=[trial.to_record() for trial in trials], seen=len(self.board.log))
 
     def _pump(self, source: Callable[[], Trial | None]) -> None:
-        """Keep the executor busy with the trials of `source` until it returns None and all have ended."""
+        """Run the trials that `source` returns, until it returns None and all trials have ended."""
         again: deque[Trial] = deque()
         while True:
             while len(self.running) < self.executor.capacity():
@@ -152,12 +152,12 @@ class Scheduler:
             start = fetch(self.store, name) if inside or trial.source is not None else None
         except CheckpointError as error:
             if inside:
-                self.status.remark = f"agent {trial.agent} begins its round again: {error}"
+                self.status.remark = f"agent {trial.agent} starts its round again: {error}"
                 self._start(replace(trial, steps=0))
             elif not self.store.names("agents"):
-                raise  # the whole folder is missing; once it is restored, the run can be resumed
+                raise  # the whole folder is missing; the run can be resumed once it is restored
             else:
-                self._fail(trial, f"the agent it begins with cannot be read: {error}")
+                self._fail(trial, f"the checkpoint it starts from cannot be read: {error}")
             return
         goal = until = self.plan.goal(trial.level, self.update)
         if self.plan.checkpoint_steps is not None:
@@ -169,7 +169,7 @@ class Scheduler:
         self.executor.start(f"{number}/{until}/{self._attempts.get(number, 0)}", piece)
 
     def _finish(self, trial: Trial, ended: Completed) -> bool:
-        """Store the result of a slice. True if the trial has another slice."""
+        """Store the result of a slice. Return True if the trial has another slice."""
         trained: Trained = ended.result
         number, place = trial.number, ended.place._asdict()
         self.status.steps += trained.steps - (trial.steps or trial.start)
@@ -190,36 +190,36 @@ class Scheduler:
         return False
 
     def _lose(self, trial: Trial, lost: Failed) -> bool:
-        """Handle a lost pod, or an agent whose training raised an error. True if the trial starts again."""
+        """Handle a lost pod, or an error in the training of an agent. Return True if the slice starts again."""
         number = trial.number
         if lost.fatal:
             if isinstance(lost.error, (InputError, DataError)):
-                raise lost.error  # the task is wrong for every agent
+                raise lost.error  # the task has an error for every agent
             self._fail(trial, lost.reason)
             return False
         tried = self._attempts[number] = self._attempts.get(number, 0) + 1
         self._log(trial, "lost", reason=lost.reason, attempt=tried, at=time.time())
         if tried > self.plan.retries:
-            self._fail(trial, f"its pod was lost {tried} times, last: {lost.reason}")
+            self._fail(trial, f"its pod was lost {tried} times, the last time: {lost.reason}")
             return False
         self.status.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); it starts again"
         return True
 
     def _fail(self, trial: Trial, reason: str) -> None:
-        """Log that a trial has failed; it ranks last."""
+        """Log that a trial has failed. It ranks last."""
         self._log(trial, "failed", reason=reason)
         if trial.steps:
             self._remove(INSIDE_FILE.format(trial.number))
-        self.status.remark = f"agent {trial.agent} is out: {reason}"
+        self.status.remark = f"agent {trial.agent} has failed: {reason}"
 
     def _log(self, trial: Trial, kind: str, **values: object) -> None:
         """Log a record of a trial."""
         self.log.append(kind, trial=trial.number, **values)
 
     def stopped(self, number: int) -> str | None:
-        """Return the stop rule that keeps the trial of this number from beginning; None if no rule does.
+        """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
 
-        Except for the time, it depends only on the draws, so the tournament stops at the same trial on every executor.
+        All rules but the time depend only on the draws, so the tournament stops at the same trial on every executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:
@@ -231,17 +231,17 @@ class Scheduler:
         return None
 
     def _remove(self, name: str) -> None:
-        with suppress(InputError):  # an unneeded file may stay
+        with suppress(InputError):  # a file that is not needed may stay
             self.store.remove(name)
 
     def _prune(self) -> None:
-        """Remove the files of agents that no trial will begin with and that cannot be selected."""
+        """Remove the checkpoints from which no trial will start and which cannot be selected."""
         board, files = self.board, {*self.store.names("agents")}
         needed = {trial.source for trial in board.trials if trial.state == "open"}
         needed |= {trial.number for trial in board.ranked()[:BOARD]}
         taken, last = board.taken, self.plan.rounds
         for number, trial in enumerate(board.trials):
-            # a new round, which has been drawn, begins with no other
+            # trials of a new round, which has been drawn, start from no others
             over = self.plan.mode == "rounds" or {(number, False), (number, True)} <= taken
             if (over or trial.level == last) and number not in needed and AGENT_FILE.format(number) in files:
                 self._remove(AGENT_FILE.format(number))

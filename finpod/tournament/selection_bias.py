@@ -1,4 +1,4 @@
-"""`luck`: the selection bias of the best score: how much of it comes from trying many agents."""
+"""`luck`: the selection bias of the best score, the part that comes from trying many agents."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ SCORES = {
     "sharpe": "Sharpe ratio on the validation days, net of costs",
     BOUND: "information ratio over the baseline on the validation days, net of costs, less its standard error",
 }
-"""Metric by which agents are ranked -> its description; others are called by their name."""
+"""Metric by which agents are ranked -> its description. Other metrics are described by their name."""
 FEW = 4
-"""Smallest number of trials for a probability of overfitting."""
+"""Fewest trials for a probability of overfitting."""
 ROOM = 2.5e8
-"""Largest number of bytes for the probability of overfitting, which takes about 50 a combination and trial."""
+"""Most bytes for computing a probability of overfitting, which takes about 50 bytes per combination and trial."""
 
 
 class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
-    `best`, `mean` and `sd` (ddof 1) are those of the scores of all `trials` that have one. `expected` is the expected best
-    score of so many trials without skill (NaN for scores that are not of returns), `alike` that of so many equally good ones.
+    `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
+    of the same number of trials without skill (NaN if the scores are not of returns), `alike` of equally good trials.
     `overfitting` is the probability that the best on one half of the validation days is below the median on the other half.
     """
 
@@ -56,7 +56,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
-    """The probability of overfitting, with as many blocks of days as `ROOM` allows; NaN if the returns differ in length."""
+    """Return the probability of overfitting, with as many blocks of days as fit in `ROOM`; NaN if lengths of returns differ."""
     lengths = {len(trial.returns) for trial in trials}
     if len(lengths) == 1 and len(trials) >= FEW:
         for splits in (16, 12, 8, 4):

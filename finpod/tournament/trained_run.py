@@ -1,4 +1,4 @@
-"""Provenance of the agents of a run; `TrainedRun`: the agents of a task without a market, as a folder."""
+"""Provenance of the agents of a run; `TrainedRun`: the folder of agents of a task without a market."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from finpod.tournament.setup import TournamentSetup
 
 FORMAT = "finpod trained run 1"
 PLAN = ("agents", "rounds", "keep", "steps", "mode", "alike")
-"""Entries of the plan in the provenance."""
+"""Entries of the plan that the provenance contains."""
 
 
 class Run(NamedTuple):
-    """One finished tournament: its setup, its board, and the selected trials with their agents, best first."""
+    """One finished tournament: its setup, its leaderboard, and the selected trials with their checkpoints, best first."""
 
     setup: TournamentSetup
     board: Leaderboard
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
-    """Return task, plan, members and board of the tournaments, without clock times, so that two runs are identical.
+    """Return task, plan, members and leaderboard of the tournaments. It has no clock times, so equal runs have equal output.
 
     `device` is the device of the pods.
     """
@@ -53,7 +53,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
 
 
 def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """Return a trial with the settings that the search may vary; for a set, such as features, its size."""
+    """Return a row for a trial with the settings that the search may vary. A set, such as features, is given by its size."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
@@ -64,7 +64,7 @@ def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
         "steps": trial.steps if trial.state == "ended" else 0,
         "seed": agent.seed,
         **{name: getattr(agent.config, name) for name in LEARNERS[agent.learner].bounds},
-        **{name: "as asked" if value is None else value for name, value in values.items() if name not in space.subsets},
+        **{name: "default" if value is None else value for name, value in values.items() if name not in space.subsets},
         **{
             "inputs" if name == "features" else name: "all" if values[name] is None else len(values[name])
             for name in space.subsets
@@ -75,19 +75,19 @@ def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
 class TrainedRun:
     """A finished run of `finpod.train` on a task without a market.
 
-    `folder` holds `trained.json`, an agent a file, the best first, and the log of each tournament. A task whose policy is
-    of its own must be given for `load`.
+    `folder` has `trained.json`, a file for each agent, and the log of each tournament. If the task has its own class of
+    policies, `load` needs the `task`.
     """
 
     def __init__(self, folder: str | Path, task: Task | None = None) -> None:
-        """Read a finished run. Raises CheckpointError, naming the file, for a folder that is not one."""
+        """Read a finished run. Raises CheckpointError that names the file if the folder is not a finished run."""
         self.folder, self.task = Path(folder), task
         content = read_marker(self.folder, TRAINED, FORMAT)
         try:
             self.provenance: dict[str, Any] = dict(content["provenance"])
             self.files, self.trials = tuple(map(str, content["members"])), int(content["trials"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.folder / TRAINED} lacks {error}; it is not whole, train again") from error
+            raise CheckpointError(f"{self.folder / TRAINED} lacks {error}; train again") from error
 
     @property
     def name(self) -> str:
@@ -103,15 +103,15 @@ class TrainedRun:
         return len(self.files)
 
     def checkpoint(self, n: int = 0) -> Checkpoint:
-        """Return the n-th best agent as it was stored. Raises InputError for one that was not kept."""
+        """Return the checkpoint of the n-th best agent, from 0. Raises InputError if there are fewer agents."""
         if not 0 <= n < len(self):
             raise InputError(
-                f"agent {n} was not kept; {self.name} has {len(self)}, numbered from 0, the best first", argument="n"
+                f"{self.name} has no agent {n}; pass a number from 0 (the best) to {len(self) - 1}", argument="n"
             )
         return Checkpoint.load(self.folder / Path(self.files[n]).name)
 
     def load(self, n: int = 0) -> Policy:
-        """Return the policy of the n-th best agent, ready to act: see `finpod.rl.evaluate.mean_action`."""
+        """Return the policy of the n-th best agent. `finpod.rl.evaluate.mean_action` returns its actions."""
         checkpoint = self.checkpoint(n)
         if self.task is None:
             return checkpoint.policy()

@@ -37,14 +37,14 @@ def run(
     watch: Watch | None = None,
     remarks: Sequence[str] = (),
 ) -> T:
-    """Run one tournament a seed, one after the other; return the result of `finish` for them and their logs by name.
+    """Run a tournament for each seed, one after the other. Return `finish(runs, logs)`, with the contents of the logs by name.
 
-    `how` has the arguments of `RunFolder.drive`. Each log holds its setup and `origin` (see `RunEntry`), from which the task
-    can be built again. `watch` receives the `remarks` first. Log and checkpoints are removed once `finish` has returned.
-    Raises InputError for a run that is unfinished (unless it is resumed or overwritten), that another process drives, or
-    that has other settings.
+    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `RunEntry`), from which the
+    task can be built again. `watch` is first called with the `remarks`. Logs and checkpoints are removed after `finish` has
+    returned. Raises InputError for an unfinished run that is neither resumed nor overwritten, that another process drives,
+    or that has other settings.
     """
-    # the executor is opened first: an earlier run is removed only once nothing else can fail
+    # the executor is opened first: an earlier run is removed only when nothing else can fail
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):
@@ -55,7 +55,7 @@ def run(
             remark = "; ".join([*([] if number else remarks), *changes])
             scheduler = tournament(setup, log, executor, part, watch, remark)
             runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
-        executor.close()  # before `finish`: a Ray that ends would end this process
+        executor.close()  # before `finish`, because Ray ends this process if Ray itself ends
         logs = {f"log-{seed}.jsonl": folder.store.read(name) for name, seed in begun_logs(folder.store).items()}
         return finish(runs, logs)
 
@@ -63,7 +63,7 @@ def run(
 def tournament(
     setup: TournamentSetup, log: TrialLog, executor: Executor, progress: Progress, watch: Watch | None, remark: str
 ) -> Scheduler:
-    """Run one tournament, continued from its log, to its end. `watch` receives the `remark` first.
+    """Run one tournament, continued from its log, to its end. `watch` is first called with the `remark`.
 
     Raises FinpodError if all agents failed.
     """
@@ -83,13 +83,13 @@ def tournament(
     scheduler.status.remark = remark
     board = scheduler.run()
     if board.log and all(trial.state == "failed" for trial in board.log):
-        raise FinpodError(f"every agent failed, the last with: {board.log[-1].reason}")
+        raise FinpodError(f"every agent failed; reason of the last failure: {board.log[-1].reason}")
     progress("choosing", 1.0)
     return scheduler
 
 
 def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
-    """Return an executor in this process or on Ray. Raises InputError if Ray is missing or has no room for a pod."""
+    """Return an executor in this process or on Ray. Raises InputError if Ray is not installed or has no room for a pod."""
     if not pods.ray:
         return InlineExecutor(run_slice, setup)
     from finpod.workers.ray_executor import RayExecutor
@@ -99,5 +99,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return the progress of one of `count` parts as a share of all; its texts begin with `prefix`."""
+    """Return a progress function for one of `count` parts. It reports the share of all parts; texts start with `prefix`."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -19,17 +19,17 @@ from finpod.tournament.setup import Plan, completed
 
 
 def verify_log(path: str | Path) -> Leaderboard:
-    """Return the board of a log, with every draw recomputed from the lines before it and compared.
+    """Recompute every draw of a log from the lines before it, compare, and return the leaderboard.
 
-    `path` is the path or URL of a log in a trained folder or an unfinished run. A last line that is cut short is ignored, and
-    agents are not read. Raises CheckpointError that names the first line that is damaged or does not follow, InputError if
-    there is no log.
+    `path` is the path or URL of a log in a trained folder or an unfinished run. An incomplete last line is ignored.
+    Checkpoints are not read. Raises CheckpointError that names the first line that is damaged or that differs from the
+    recomputed one, and InputError if there is no log.
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)
     store = Store(folder)
     if not exists(store, name):
-        raise InputError(f"there is no log at {path}; name a file such as OUT/log-0.jsonl", argument="path")
+        raise InputError(f"there is no log at {path}; pass a file such as OUT/log-0.jsonl", argument="path")
     return _Derived(store, name).board
 
 
@@ -49,52 +49,52 @@ class _Derived(TrialLog):
             search, seed = self.plan.search, self.plan.seed
             self.evolver = Evolver(seed=seed, config=config, space=space, search=search, learner=learner)
         elif self.evolver is None:
-            self._require(False, "comes before the line that says what the tournament is")
+            self._require(False, "comes before the line with the settings of the tournament")
         elif kind == "draw":
             return self._draw(self.evolver, record)  # as recomputed
         elif kind == "end":
             told = record["trials"]
-            self._require(told == ended, f"says that {told} trials had ended, and {ended} had")
+            self._require(told == ended, f"states that {told} trials had ended, but {ended} had")
         else:
-            self._require(kind in OF_TRIAL, f"is of a kind that this version of finpod does not know: {kind!r}")
+            self._require(kind in OF_TRIAL, f"has the kind {kind!r}, which this version of finpod does not know")
             self._check_trial(record)
         super()._take(record)
 
     def _require(self, holds: bool, fault: str) -> None:
-        """Raise CheckpointError that names the line unless it `holds`."""
+        """Raise CheckpointError that names the line and its `fault` unless `holds` is True."""
         if not holds:
             raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
 
     def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> None:
         board, plan, jobs, seen = self.board, self.plan, record["jobs"], record["seen"]
         begun, ended = len(board.trials), len(board.log)
-        self._require(seen == ended, f"was drawn after {seen} trials had ended, and {ended} had")
+        self._require(seen == ended, f"was drawn after {seen} trials had ended, but {ended} had")
         if plan.mode == "async":
             for _ in jobs:
                 board.trials.append(evolver.draw(board, plan.agents, plan.rounds))
         else:
             level = max((trial.level for trial in board.trials), default=0) + 1
-            self._require(begun == ended, f"begins round {level} before all trials of the one before have ended")
+            self._require(begun == ended, f"starts round {level} before all trials of the previous round have ended")
             board.trials.extend(evolver.round(level, board, plan.agents))
         made = len(board.trials) - begun
-        self._require(made == len(jobs), f"draws {len(jobs)} agents for a round of {made}")
+        self._require(made == len(jobs), f"draws {len(jobs)} trials for a round of {made}")
         for trial, drawn in zip(board.trials[begun:], jobs, strict=True):
             # with settings of the learner that are newer than the log
             whole = {**drawn, "settings": Settings.from_dict(drawn["settings"]).to_dict()}
             follows, stands = (json.loads(to_json_line(one)) for one in (trial.to_record(), whole))
             for name, one, other in differences(follows, stands):
-                differs = f"trial {trial.number} has {name} {other!r:.100} where {one!r:.100} follows"
-                self._require(False, f"does not follow from those before it: {differs}")
+                differs = f"{name} of trial {trial.number} is {other!r:.100}, recomputed {one!r:.100}"
+                self._require(False, f"does not follow from the lines before it: {differs}")
 
     def _check_trial(self, record: Mapping[str, Any]) -> None:
         kind, number, steps = record["kind"], record["trial"], record.get("steps")
-        self._require(0 <= number < len(self.board.trials), f"is of trial {number}, which was never drawn")
+        self._require(0 <= number < len(self.board.trials), f"is about trial {number}, which was never drawn")
         trial = self.board.trials[number]
-        self._require(trial.state == "open", f"is of trial {number}, which had ended before")
+        self._require(trial.state == "open", f"is about trial {number}, which had ended before")
         end, at = self.levels[trial.level - 1], f"has trial {number} at {steps} steps"
         if kind == "checkpoint":
-            self._require(0 < record["steps"] < end, f"{at}, which is not inside its level")
+            self._require(0 < record["steps"] < end, f"{at}, which is not inside its round")
         elif kind == "submit":
-            self._require(steps == end, f"{at}, and its level ends at {end}")
+            self._require(steps == end, f"{at}, but its round ends at {end}")
             same = record["score"] == record["metrics"][self.measure]
-            self._require(same, f"scores trial {number} at {record['score']}, and its metrics say otherwise")
+            self._require(same, f"has score {record['score']} for trial {number}, which differs from its metrics")

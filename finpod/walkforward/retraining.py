@@ -1,4 +1,4 @@
-"""`walk_forward`: an ensemble for each segment, resumable; then one backtest of all."""
+"""`walk_forward`: train an ensemble for each segment, then run all in one backtest. It can be resumed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from finpod.walkforward.schedule import Segment, gaps, schedule
 from finpod.walkforward.strategy import load_walkforward, read_manifest, with_segments, write_manifest
 
 TERMS = ("costs", "cash", "whole_shares", "delisting_return", "max_weight", "max_turnover")
-"""Settings of training on which the account of the backtest runs."""
+"""Settings of training that the account of the backtest also has."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
-"""Arguments of `train` on which no agent depends."""
+"""Arguments of `train` that do not affect the agents."""
 
 
 def walk_forward(
@@ -50,18 +50,18 @@ def walk_forward(
     progress: Progress | None = None,
     **training: Any,
 ) -> BacktestResult:
-    """Train an ensemble for each segment of `schedule`, and run them as one strategy over [start, end].
+    """Train an ensemble for each segment of `schedule`, and backtest them as one strategy over [start, end].
 
-    Further keywords are those of `finpod.train`; the account has the costs and other terms of training. Finished segments are
-    kept in `OUT.unfinished` until all are done; with the same settings, `resume` continues from there, or from a finished
-    `out`. `with_segments` adds figures of each segment to the result. Raises InputError in the cases of `schedule` and
-    `train`, for an `out` that exists (unless `overwrite`), for unfinished work that is neither resumed nor overwritten, and
-    if work to be resumed is missing or had other settings.
+    Further keywords are those of `finpod.train`. The account has the costs and other terms of training. Finished segments
+    are kept in `OUT.unfinished` until all are done. `resume` continues from there, or from a finished `out`, with the same
+    settings. `with_segments` adds figures of each segment to the result. Raises InputError in the cases of `schedule` and
+    `train`, for an `out` that exists (unless `overwrite`), for an unfinished run that is neither resumed nor overwritten,
+    and if the run to resume is missing or has other settings.
     """
     out = Path(out)
     if not isinstance(task, str):
         raise InputError(
-            f"task is {task!r:.60}; a walk-forward needs a market, so it must be 'stocks'", argument="task"
+            f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market", argument="task"
         )
     require_free_for(out, overwrite=overwrite, resume=resume)
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
@@ -86,18 +86,18 @@ def walk_forward(
 
 
 class SegmentsFolder(RunFolder):
-    """The unfinished walk-forward whose output is the folder `out`: a folder for each segment, finished or unfinished."""
+    """Folder of the unfinished walk-forward whose output is `out`. It has a folder for each segment."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.path = out, unfinished(out)
         super().__init__(self.path)
 
     def begun(self) -> bool:
-        """Return True if a segment is finished or has begun."""
+        """Return True if a segment has begun or is finished."""
         return self.progress() > 0
 
     def progress(self) -> int:
-        """Return the number of segments that are finished, and of files of those that have begun."""
+        """Return the number of finished segments plus the number of files of begun segments."""
         return len([*self.path.glob(f"segment-*/{ENSEMBLE}"), *self.path.glob(f"segment-*{UNFINISHED}/seed-*/*")])
 
     def clear(self) -> None:
@@ -105,7 +105,7 @@ class SegmentsFolder(RunFolder):
         self._remove("segment-*", ".*", WALK_FORWARD)
 
     def finish(self) -> None:
-        """Rename the folder to that of the output, which replaces an earlier output."""
+        """Rename the folder to `out`. An earlier output is replaced."""
         self._remove(".*", "lock")  # files that a killed process was writing
         replace_folder(self.out, self.path)
 
@@ -117,7 +117,7 @@ class SegmentsFolder(RunFolder):
 def _train(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], folder: Path, progress: Progress
 ) -> None:
-    """Train the segments that are not finished."""
+    """Train the segments that are not finished yet."""
     for i, segment in enumerate(segments):
         out = folder / segment.folder
         if not (out / ENSEMBLE).is_file():
@@ -136,7 +136,7 @@ def _train(
 def _settings(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
 ) -> dict[str, Any]:
-    """All settings on which the agents depend, as plain values."""
+    """Return all settings that affect the agents, as plain values."""
     content = {
         **{name: _plain(value) for name, value in training.items() if name not in WITHOUT_EFFECT},
         **schedule,
@@ -158,20 +158,20 @@ def _plain(value: Any) -> Any:
 
 
 def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError that names the differences if the work in `where` was begun with other settings."""
+    """Raise InputError that names the differences if the run in `where` has other settings."""
     changed = differences(read_manifest(where)[1], settings)[:3]
     if changed:
         changes = ", ".join(f"{name} was {old!r:.100} and is {new!r:.100}" for name, old, new in changed)
         raise InputError(
-            f"{where} was begun with other settings: {changes}; give the same, or start anew with overwrite=True instead of "
-            "resume=True"
+            f"{where} was begun with other settings: {changes}; pass the same settings, or overwrite=True instead of "
+            "resume=True to start again"
         )
 
 
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
     """Raise InputError unless a walk-forward may be written to `out`, or resumed. Call it before a long computation.
 
-    With `overwrite` it may replace an empty folder, an earlier walk-forward, and unfinished work.
+    With `overwrite`, it may replace an empty folder, an earlier walk-forward and an unfinished one.
     """
     if resume and (out / WALK_FORWARD).is_file():
         return

@@ -1,6 +1,6 @@
-"""`WalkForward`: the agents of all segments as one Strategy, as a folder, and figures of each segment.
+"""`WalkForward`: the agents of all segments as one Strategy, its folder, and figures of each segment.
 
-Each agent takes over the account of the one before, with its holdings and cash: nothing is sold, and no day counts twice.
+Each agent takes over the account of the previous agent with its positions and cash. Nothing is sold, and no day counts twice.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
           "versions")  # fmt: skip
-"""Entries of an ensemble's provenance that are shown once; features are left out if segments differ."""
+"""Entries of an ensemble's provenance that are shown once for all segments. Features that differ are left out."""
 
 
 class WalkForward(Strategy):
-    """The agents of all segments as one Strategy, in one account; the agent of the day decides.
+    """Strategy of the agents of all segments, in one account. On each day, the agent of its segment decides.
 
-    The first agent also decides on days before the first segment. The `variants` follow each seed through all segments.
-    Raises StrategyError if an agent was trained or selected on a day of its own test.
+    The first agent also decides on days before the first segment. The `variants` follow one seed through all segments.
+    Raises StrategyError if an agent was trained or selected on a day of its own test window.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WalkForward(Strategy):
         self._check()
         self.trained_until = agents[0].trained_until
         self.trials = sum(agent.trials for agent in agents)
-        self.tried = [table for agent in agents for table in agent.tried]  # each retraining is a selection of its own
+        self.tried = [table for agent in agents for table in agent.tried]  # each retraining is a separate selection
         self.tried_over = [base for agent in agents for base in agent.tried_over]
         for trait in ("every", "max_weight", "max_turnover", "anchor", "variant_kind"):
             setattr(self, trait, getattr(agents[0], trait))
@@ -69,19 +69,19 @@ class WalkForward(Strategy):
 
     def _check(self) -> None:
         if (np.diff(self.begins) <= np.timedelta64(0)).any() or (np.diff(self._from) <= np.timedelta64(0)).any():
-            raise StrategyError(f"the segments of {self.name} do not follow each other; put them in order")
+            raise StrategyError(f"the segments of {self.name} are not in order; sort them by date")
         for segment, agent in zip(self.segments, self.agents, strict=True):
             known = agent.trained_until, segment.train[1], segment.validation[1]
             until = max(as_date(day) for day in known if day is not None)
             if until >= as_date(segment.test[0]) or until > as_date(segment.decides_from):
                 raise StrategyError(
-                    f"the agent of {self.name} that decides from {segment.test[0]} on was trained or chosen on days up to "
-                    f"{until!s:.10}; train it on days before"
+                    f"the agent of {self.name} for the test from {segment.test[0]} was trained or selected on days up to "
+                    f"{until!s:.10}; train it on earlier days"
                 )
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """The variants that all agents have, by name, each followed through all segments."""
+        """Variants through all segments, for each name that all agents have."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -90,12 +90,12 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the decision of the agent of the day."""
+        """Return the decision of the agent whose segment contains the day."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries that the agents share, and a line a segment: its windows, selected agents and validation score."""
+    """Return entries that the agents share, and a row for each segment: windows, selected agents, validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
@@ -111,7 +111,7 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
             }
         )
     shared = agents[0].provenance
-    # each segment may drop features of its own
+    # segments may drop different features
     differ = any(agent.provenance.get("features") != shared.get("features") for agent in agents)
     return {
         **{name: shared[name] for name in SHARED if name in shared and not (differ and name == "features")},
@@ -122,11 +122,11 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """Return the result with figures of each segment in `agent["segments"]`, and in `agent["walk_forward"]` a correlation.
+    """Return the result with figures of each segment in `agent["segments"]`, and their correlation in `agent["walk_forward"]`.
 
-    Each line gets 'out_of_sample_score' (information ratio over equal weight less its standard error), 'total_return',
-    'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next segment; NaN
-    where undefined. 'rank_correlation' is Spearman's, of the segments' validation and out-of-sample scores.
+    Each segment gets 'out_of_sample_score' (information ratio over equal weight minus its standard error), 'total_return',
+    'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next test; NaN where
+    undefined. 'rank_correlation' is Spearman's correlation of the validation scores and the out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [
@@ -139,7 +139,7 @@ def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResu
 
 
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
-    """Figures over a part of the curves; NaN where undefined."""
+    """Return the figures of a part of the curves; NaN where undefined."""
     whole = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     curves = [curve.iloc[part].dropna().to_numpy() for curve in whole]
     strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
@@ -157,7 +157,7 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
 
 
 def rank_correlation(one: Array, other: Array) -> float:
-    """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three, or if one side is constant."""
+    """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three pairs or a constant side."""
     pairs = pd.DataFrame({"one": one, "other": other}, dtype=float)
     return float(pairs.corr("spearman", min_periods=3).loc["one", "other"])
 
@@ -169,7 +169,7 @@ def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Return segments and settings. Raises CheckpointError that names the file if it is damaged or of another format."""
+    """Return segments and settings. Raises CheckpointError that names the file if it is damaged or has another format."""
     content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [
@@ -185,9 +185,9 @@ def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
-    """Return the walk-forward of a folder; `features` are the functions among the features it was trained on.
+    """Return the walk-forward of a folder. Pass the functions among its training features as `features`.
 
-    Raises CheckpointError for a folder that is damaged or of another format, and StrategyError for an agent that would
+    Raises CheckpointError for a folder that is damaged or has another format, and StrategyError for an agent that would
     decide on days it was trained or selected on.
     """
     segments, settings = read_manifest(folder)

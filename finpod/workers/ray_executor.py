@@ -1,8 +1,8 @@
-"""`RayExecutor`: pieces of work as Ray tasks, on this machine or on a cluster that grows and shrinks while they run.
+"""`RayExecutor`: runs pieces of work as Ray tasks, on this machine or on a cluster, which may grow and shrink.
 
-Only the driver has state. A Ray task is a function of values: when a process or node dies, only the pieces it was working on
-are lost, and the driver starts them again. The context is put into the object store once, and all processes of a node read
-the same copy.
+Only the driver has state. A Ray task is a pure function: if a process or node dies, only the pieces that ran there are lost,
+and the driver starts them again. The context is put into the object store once, and all processes of a node read the same
+copy.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Pieces queued beyond the slots, as a share of the slots: no slot waits for the driver, and an autoscaler sees demand."""
+"""Number of queued pieces / number of slots. With a queue, no slot waits for the driver, and an autoscaler sees demand."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
-"""Seconds in which a cluster must answer a query of its size; after 60 s Ray ends this process."""
+"""Seconds in which a cluster must answer a query for its size. After 60 s, Ray would end this process."""
 KNOCK = 5.0
-"""Seconds in which the address of a cluster must accept a connection; Ray itself would try for minutes."""
+"""Seconds in which the address of a cluster must accept a connection. Ray itself would try for minutes."""
 GRACE = 30.0
 """Seconds added to the time limit of a piece, for the start of a new process."""
 LOOK = 0.5
-"""Most seconds between two checks that Ray's processes still run; 15 s after they end, Ray ends this process."""
+"""Most seconds between two checks that Ray's processes still run. 15 s after they end, Ray ends this process."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as errors of cancelled pieces
 """Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Further environment variables for a Ray that finpod starts, which accepts connections from this machine only."""
+"""Further environment variables if finpod starts Ray. It then accepts connections only from this machine."""
 
 _CONTEXTS: dict[str, Any] = {}
-"""In a worker: key -> the last context received."""
+"""In a worker: key -> last context that it received."""
 
 
 class RayExecutor:
     """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    With `pods.count` 'auto', as many pieces run at a time as the cluster currently has room for. `context` should pickle
-    without copies. In the worker, the work receives `restore(context)`, or `context` if `restore` is None. Raises InputError
-    if Ray is not installed or the machine is too small for a pod.
+    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. `context` should pickle without
+    copies. In the worker, the work receives `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray
+    is not installed or the machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
@@ -62,13 +62,15 @@ class RayExecutor:
         self._ray = _ray()
         self._pods = pods
         self._running: dict[Any, str] = {}
-        self._since: dict[Any, float] = {}  # start of a piece's time limit, once there was room to run it
+        self._since: dict[Any, float] = {}  # start of the time limit of each piece that there was room for
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
         if self._alone:  # a cluster may still add a larger node
             _require_size(pods)
-        with warnings.catch_warnings(action="ignore"):  # of future settings of Ray, and of files that it leaves open
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # about future settings of Ray, and about files that it leaves open
             if self._own:
                 self._begin(address)
             try:
@@ -94,7 +96,7 @@ class RayExecutor:
                 _knock(address)
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
-            self._ray.shutdown()  # end the processes that it had started
+            self._ray.shutdown()  # end the processes that Ray had started
             raise _unreachable(address, error) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
@@ -102,7 +104,7 @@ class RayExecutor:
             self._ray._private.worker._worker_logs_enabled = False
 
     def _require_ray(self) -> None:
-        """Raise EngineError if a vital process of a Ray that this executor started has ended."""
+        """Raise EngineError if this executor started Ray and a vital process of Ray has ended."""
         node = self._ray._private.worker._global_node if self._alone else None
         for name, _ in node.dead_processes() if node is not None else ():
             if name in VITAL:
@@ -110,7 +112,7 @@ class RayExecutor:
 
     @contextmanager
     def _calls(self) -> Iterator[None]:
-        """Turn errors of Ray itself, such as a lost connection, into an EngineError."""
+        """Context manager that turns errors of Ray, such as a lost connection, into EngineError."""
         try:
             self._require_ray()
             yield
@@ -157,7 +159,7 @@ class RayExecutor:
         )
 
     def capacity(self) -> int:
-        """Return the number of pods requested, or for 'auto' the slots of the cluster and a few more, which are queued."""
+        """Return the requested number of pods; for 'auto', the slots of the cluster plus a few pieces to queue."""
         if self._pods.count != "auto":
             return int(self._pods.count)
         return self.slots() + max(1, math.ceil(AHEAD * self.slots()))
@@ -169,14 +171,14 @@ class RayExecutor:
         self._mark()
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Return the pieces that have ended or exceeded their time. Raises EngineError if Ray has ended."""
+        """Return the pieces that have ended or exceeded their time limit. Raises EngineError if Ray has ended."""
         if not self._running:
             return []
         with self._calls():
             ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=min(timeout, LOOK))
             if ready and len(self._running) > 1:
                 ready, _ = self._ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        self._require_ray()  # pieces that ended with Ray must not count as lost
+        self._require_ray()  # pieces that end because Ray ended must not count as lost
         ended = [self._collect(reference) for reference in ready]
         return ended + self._overdue()
 
@@ -194,12 +196,12 @@ class RayExecutor:
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
-        """Start the time limit of the pieces that there is room for. The time of queued pieces does not count."""
+        """Start the time limit of pieces that there is room to run. The time in the queue does not count."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
     def _overdue(self) -> list[Completed | Failed]:
-        """Cancel and return the pieces that have exceeded their time; their processes are ended."""
+        """Cancel and return the pieces that have exceeded their time limit. Their processes are ended."""
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > self._pods.timeout + GRACE]:
@@ -209,7 +211,7 @@ class RayExecutor:
         return lost
 
     def describe(self) -> str:
-        """Return the numbers of nodes and slots."""
+        """Return a text with the numbers of nodes and pods."""
         nodes, slots = len(self._alive()), self.slots()
         room = (
             f"room for {slots} pod{'s' * (slots > 1)}"
@@ -219,7 +221,7 @@ class RayExecutor:
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, {room}"
 
     def close(self) -> None:
-        """Cancel the running pieces; shut Ray down if this executor started it."""
+        """Cancel the running pieces. Shut Ray down if this executor started it."""
         if self._gone or not self._ray.is_initialized():
             return
         for reference in self._running:
@@ -232,7 +234,7 @@ class RayExecutor:
 
 
 def require_ray(pods: Pods) -> None:
-    """Raise InputError if Ray is missing, or its cluster does not answer, or this machine is too small; start nothing."""
+    """Raise InputError if Ray is not installed, its cluster does not answer, or this machine is too small. Ray is not started."""
     _ray()
     if not pods.address:
         return _require_size(pods)
@@ -254,7 +256,7 @@ def _require_size(pods: Pods) -> None:
     gpus = usable_gpus() if pods.gpus else 0
     for name, need, available in (("CPU", pods.cpus, usable_cores()), ("GPU", pods.gpus, gpus)):
         if need > available:
-            text = f"a pod needs {need:g} {name} and this machine has {available}; request less, or give a cluster's address="
+            text = f"a pod needs {need:g} {name}, but this machine has {available}; request less, or pass a cluster's address="
             raise InputError(text, argument=f"pods.{name.lower()}s")
 
 
