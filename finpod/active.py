@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
-"""Name of the metric by which stock agents are ranked."""
+"""Metric by which stock agents are ranked."""
 SMALL = 0.01
-"""Yearly tracking error below which an agent counts as equal to its baseline; smaller values are rounding errors."""
+"""Yearly tracking error below which an agent counts as equal to its baseline."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
 """Names of the other metrics shown for each agent."""
 
@@ -70,7 +70,7 @@ def _effective(path: Path, execution: Execution, first: int) -> float:
 
 
 def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Mean over decisions of the rank correlation of active weights and the following returns."""
+    """Return the mean over decisions of the rank correlation of active weights and the returns that follow."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -93,13 +93,13 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
     count = both.sum(axis=1)
-    middle = (count[:, None] + 1) / 2  # mean of the ranks 1 to n, also with ties
+    middle = (count[:, None] + 1) / 2  # mean of the ranks 1 to n, with or without ties
     left, right = (np.where(both, rank - middle, 0.0) for rank in ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
         return (left * right).sum(axis=1) / np.sqrt((left**2).sum(axis=1) * (right**2).sum(axis=1)), count
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the agents that almost held the baseline on validation, from the figures of an ensemble and its members."""
+    """Return the agents that were almost equal to the baseline on validation, given the figures of an ensemble's members."""
     lines = (line for line in figures if line["window"] == "validation")
     return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

@@ -1,4 +1,4 @@
-"""Devices of this process: GPU or CPU, and the number of usable cores."""
+"""Devices of this process: GPU or CPU, and the number of usable cores and GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the torch device of a name: 'cpu', 'cuda', 'cuda:1', or 'auto' for the GPU if there is one, else the CPU.
+    """Return the torch device for 'cpu', 'cuda', 'cuda:1', or 'auto', which means the GPU if there is one and else the CPU.
 
     Raises InputError for an unknown name, and for a GPU that does not exist.
     """
@@ -33,7 +33,7 @@ def pick_device(name: str = "auto") -> torch.device:
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may use, at least 1.
 
-    It is the smallest of the machine's cores, the affinity of the process and the quota of its container, rounded up.
+    It is the minimum of the machine's cores, the affinity of the process and the container's quota (rounded up).
     """
     from joblib import cpu_count
 

@@ -1,4 +1,4 @@
-"""`Ensemble`: the best few agents of a tournament as one Strategy, and as a folder."""
+"""`Ensemble`: a Strategy that combines the best agents of a tournament; saved as a folder."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FORMAT = "finpod ensemble 2"
 
 
 class Ensemble(Strategy):
-    """Holds the mean of its members' target weights, each given by the mean action of the policy.
+    """A strategy whose target weights are the mean of its members' weights. A member uses the mean action of its policy.
 
-    `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments. All members share one
-    task, and fit any market that has their features. `log` lists every trial with its validation returns; `baseline` [n] are
-    the returns of the baseline that trials were ranked against.
+    `scores` [members] are the members' validation scores, `runs` [members] the seeds of their tournaments. All members have the
+    same task, and can trade any market that has their features. `log` lists all trials with their validation returns;
+    `baseline` [n] has the baseline's validation returns.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ensemble(Strategy):
         baseline: Sequence[float] = (),
     ) -> None:
         if not members:
-            raise CheckpointError("an ensemble needs at least one member")
+            raise CheckpointError("an ensemble has no member; give at least one")
         task = members[0].task_spec
         self.members = tuple(members)
         self.name, self.trials, self.provenance = name, trials, provenance
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """The ensemble of each tournament, or, of a single tournament, each member alone."""
+        """The ensemble of each tournament; or each member as a strategy if there was one tournament."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -90,7 +90,7 @@ class Ensemble(Strategy):
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each member alone, the best on validation first; none if there is one member, or scores are unknown."""
+        """Each member as a strategy, the best on validation first; empty for a single member, or if scores are unknown."""
         if len(self.members) < 2 or not self.scores:
             return ()
         order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
@@ -108,7 +108,7 @@ class Ensemble(Strategy):
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the joint target weights [N]. Raises CheckpointError if the market lacks what the members read."""
+        """Return the target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
             text = f"{self.name} was trained on {', '.join(absent)}; give the table with extra="
             raise CheckpointError(text, argument="extra")
@@ -118,11 +118,11 @@ class Ensemble(Strategy):
             what = "an anchor"
             anchor = anchor_of_view(view, self.anchor) if self.trading.around else None
         except InputError as error:
-            raise CheckpointError(f"{self.name} was trained with {what} that it cannot have here: {error}") from error
+            raise CheckpointError(f"{self.name} was trained with {what} that this market lacks: {error}") from error
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} was trained on {lacking}, which these data cannot give; use data with all tables"
+                f"{self.name} was trained on {lacking}, which this market cannot give; use data with all tables"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
@@ -144,9 +144,9 @@ class Ensemble(Strategy):
 
 
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
-    """Return the ensemble of a folder; `features` are the functions among the features it was trained on.
+    """Load an ensemble from a folder; `features` are the user's feature functions on which it was trained.
 
-    Raises CheckpointError that names the file for a damaged folder, or one of another format.
+    Raises CheckpointError, naming the file, for a damaged folder or another format.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":

@@ -47,19 +47,19 @@ def make_env(
 ) -> VectorEnv[Any, Any, Any]:
     """Return `num_envs` parallel environments of a task as a gymnasium vector environment.
 
-    Observations and rewards are tensors on `device`. With `numpy=True` they are arrays, an observation is one row per
-    environment, and gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` work.
+    Observations and rewards are tensors on `device`. With `numpy=True` they are arrays with one row per environment, and
+    gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` can be used.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` are those of
-    training and backtest.
+    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` have the meaning that
+    they have in `train` and `backtest`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
     `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` of the physics and
     `max_failures`.
 
-    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market,
-    arguments of a market for a task without one, a bad seed, and a device that is not available.
+    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a market
+    or window for a task without one, an invalid seed, and an unavailable device.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}

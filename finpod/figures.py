@@ -23,7 +23,7 @@ class Row(NamedTuple):
     kind: Kind
     """Format of the figure."""
     yearly: bool = False
-    """True if the figure is scaled to a year, and so means little for a short history."""
+    """True if the figure is annualised, so that it means little for a short history."""
 
 
 COMMON = (
@@ -41,7 +41,7 @@ COMMON = (
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """Return a fraction as a percentage: 0.123 becomes '12.30%', undefined 'n/a'. A value that rounds to zero has no sign."""
+    """Return a fraction as a percentage: '12.30%' for 0.123, 'n/a' for NaN. A value that rounds to zero has no sign."""
     return _number(value, digits, 100, "%")
 
 
@@ -56,7 +56,7 @@ def times(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return an amount in the currency of the cash: in whole units, or in hundredths below 100."""
+    """Return an amount of money without decimals, or with two decimals below 100."""
     small = value is not None and abs(value) < 99.995
     return _number(value, 2 if small and value else 0, 1, "")
 
@@ -119,5 +119,5 @@ def plain(text: str) -> str:
 def _number(value: float | None, digits: int, scale: float, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return "n/a"
-    scaled = np.round(float(value) * scale, digits) + 0.0  # turns -0.0 into 0.0
+    scaled = np.round(float(value) * scale, digits) + 0.0  # changes -0.0 to 0.0
     return f"{scaled:.3g}{unit}" if abs(scaled) >= 1e15 else f"{scaled:,.{digits}f}{unit}"

@@ -31,18 +31,18 @@ KINDS = {
     EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
     WALK_FORWARD: ("a walk-forward", re.compile(r"segment-[\d-]+")),
 }
-"""File that marks a folder as an output of finpod -> name of the kind in messages, and pattern of the folder's other entries."""
+"""File that marks a folder as an output of finpod -> the folder's name in messages, and a pattern for its other entries."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run, which lies next to its output."""
+"""Suffix of the folder of an unfinished run, next to its output."""
 
 Progress = Callable[[str, float], None]
-"""Function of a description of the current step and the share of the work done, from 0 to 1."""
+"""Function that receives a description of the current step, and the share of the work done, from 0 to 1."""
 BACKTESTS = Path("backtests")
 """Default folder of runs, relative to the current folder."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that a reader sees either the old or the new content.
+    """Write a file atomically: under a temporary name, which is then renamed.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -72,10 +72,10 @@ def refuse_existing(path: Path, overwrite: bool) -> None:
 
 
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
-    """Raise InputError unless the folder `path` may be written. Call it before a long computation.
+    """Raise InputError unless the folder `path` can be written. Call it before a long computation.
 
-    With `overwrite` an existing folder may be replaced if it is empty or holds one output of finpod and nothing else. The
-    output must be of the kind that `marker` names in `KINDS`; None allows any kind. The current folder and its parents are
+    With `overwrite` an existing folder may be replaced if it is empty or contains one output of finpod and nothing else. The
+    output must be of the kind `marker`, a key of `KINDS`; None allows any kind. The current folder and its parents are
     never replaced.
     """
     with _writing(path):
@@ -89,7 +89,7 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
-    """Raise InputError unless the file `path` may be written: it does not exist, or is a file and `overwrite` is true."""
+    """Raise InputError unless the file `path` can be written. An existing file needs `overwrite`."""
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
@@ -99,10 +99,10 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty temporary folder, renamed to `path` at the end of the block and removed if the block raises an error.
+    """Yield an empty temporary folder. It is renamed to `path` after the block, or removed if the block raises an error.
 
-    With `overwrite` an existing output of the same kind is replaced, under the rules of `require_free`. Raises InputError if
-    it may not be replaced or cannot be written.
+    With `overwrite` an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError if
+    it must not be replaced or cannot be written.
     """
     require_free(path, overwrite)
     with parents_of(path), _writing(path):
@@ -119,7 +119,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def parents_of(path: Path) -> Iterator[None]:
-    """Create the folders above `path`; if the block raises an error, remove the new ones that are still empty.
+    """Create the parent folders of `path`. If the block raises an error, remove the new ones that are still empty.
 
     Raises InputError if they cannot be created.
     """
@@ -138,11 +138,11 @@ def parents_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock of the operating system on a file or folder while the block runs, and yield True.
+    """Lock a file or folder while the block runs, and yield True.
 
-    Several processes may hold a shared lock, but only one an exclusive lock; a lock ends with its process. An exclusive lock
-    creates a missing file. Raises BlockingIOError if `wait` is False and another process holds the lock. Without support for
-    locks (Windows, some network drives) nothing is locked, and False is yielded.
+    Several processes may have a shared lock, but only one may have an exclusive lock. The operating system ends a lock with its
+    process. An exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the
+    lock. Where locks are not supported (Windows, some network drives), nothing is locked and False is yielded.
     """
     try:
         import fcntl
@@ -166,18 +166,18 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into an InputError that names the path."""
+    """Raise an OSError of the block as an InputError that names the path."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # raised by a user's block, not by the operating system
+        if error.errno is None:  # raised by the user's code, not by the operating system
             raise
         shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
         raise InputError(f"cannot write {shown}: {error.strerror}; choose a folder you may write to") from error
 
 
 def _require_own(path: Path, marker: str | None) -> None:
-    """Raise InputError unless the folder is empty or holds one output of finpod and nothing else."""
+    """Raise InputError unless the folder is empty or contains one output of finpod and nothing else."""
     if not path.is_dir():
         raise InputError(
             f"{path} is not a folder, so overwrite=True does not replace it; move it away or choose another name"
@@ -197,12 +197,12 @@ def _require_own(path: Path, marker: str | None) -> None:
             _require_own(path / name, ENSEMBLE)
         elif (name != mark and not others.fullmatch(name)) or (path / name).is_dir():
             raise InputError(
-                f"{path} holds {name!r}, which is no part of {kind}, so overwrite=True does not replace it; move it away"
+                f"{path} holds {name!r}, which is not part of {kind}, so overwrite=True does not replace it; move it away"
             )
 
 
 def _require_writable(path: Path) -> None:
-    """Raise InputError if `path` and its missing parents cannot be created. It tries, as permissions tell too little."""
+    """Raise InputError if `path` and its missing parents cannot be created. Tries it, because permissions are not sufficient."""
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not parent.is_dir():
         raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")
@@ -211,7 +211,7 @@ def _require_writable(path: Path) -> None:
 
 
 def replace_folder(path: Path, fresh: Path) -> None:
-    """Rename the folder `fresh` to `path`. A folder that had this name is removed, or restored if the renaming fails."""
+    """Rename the folder `fresh` to `path`. An existing folder `path` is removed, or restored if renaming fails."""
     if not os.path.lexists(path):
         fresh.replace(path)
         return
@@ -229,12 +229,12 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return the version of each package, that of Python for 'python', and 'not installed' for a missing package."""
+    """Return package -> version: that of Python for 'python', 'not installed' for a missing package."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}
     for name in packages:
-        with suppress(metadata.PackageNotFoundError):  # such as finpod itself, in a source tree on the path
+        with suppress(metadata.PackageNotFoundError):  # such as finpod in a source tree on the path
             versions.setdefault(name, metadata.version(name))
     return {name: versions.get(name, "not installed") for name in packages}
 

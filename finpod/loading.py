@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
-"""Folder of strategies, relative to the current folder. It is searched for names similar to an unknown one."""
+"""Folder of strategies, relative to the current folder. Searched for names that resemble an unknown one."""
 BASES = {"strategy": "finpod.Strategy", "task": "finpod.rl.task.Task"}
-"""Kind of object that a file defines -> its base class."""
+"""Kind of object that a user's file defines -> its base class."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
-    """Return the strategy of a built-in name, of `file.py` (`file.py:ClassName` if it defines several) or a trained folder.
+    """Return the strategy of a built-in name, of `file.py` (`file.py:ClassName` if it defines several) or of a trained folder.
 
-    A Strategy is returned unchanged. `features` are the user's feature functions that a trained folder was trained on. A
-    file is run as a separate module: it may import installed packages, but not other files of its folder. Its class must be
-    callable without arguments.
+    A Strategy is returned unchanged. `features` are the user's feature functions on which a trained folder was trained. A
+    file runs as a separate module: it may import installed packages, but not other files in its folder. Its class must
+    need no arguments.
 
     Raises InputError for a strategy that does not exist; StrategyError, naming file and line, for a file without a usable
     Strategy; CheckpointError for a folder that is damaged or not finpod's.
@@ -66,10 +66,10 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
 
 
 def _spellings(path: Path) -> dict[str, str]:
-    """Name -> strategy: built-in names, and the files and trained folders beside `path` and in strategies/."""
+    """Return name -> strategy: built-in names, and files and trained folders next to `path` and in strategies/."""
     entries: list[Path] = []
     for folder in dict.fromkeys((path.parent, STRATEGIES)):
-        with suppress(OSError):  # a folder that is missing or cannot be read has nothing to suggest
+        with suppress(OSError):  # no suggestions from a folder that is missing or unreadable
             entries += [entry for entry in sorted(folder.iterdir()) if _is_strategy(entry)]
     files = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
     rules = {name: name for name in RULES}
@@ -99,9 +99,9 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
 
-    A file is run as a separate module; its class must be callable without arguments. Raises InputError for a file that does
-    not exist and for a task that lacks a member; StrategyError, naming file and line, for a file that cannot be run, and for
-    a file that does not define exactly one task or the class.
+    A file runs as a separate module; its class must need no arguments. Raises InputError for a missing file and for a task that
+    lacks a member; StrategyError, naming file and line, for a file that cannot be run, and for a file without the class, or
+    without exactly one task if no class is given.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -118,7 +118,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """Return the functions that a Python file defines, except private ones and those named like a built-in feature.
+    """Return the functions that a Python file defines, except private ones and those with the name of a built-in feature.
 
     Raises InputError if the file does not exist, StrategyError if it cannot be run or defines no such function.
     """
@@ -139,7 +139,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
 
 
 def _module(path: Path) -> ModuleType:
-    """Run the file as a new module under a unique name, without writing bytecode or changing `sys.path`."""
+    """Run a file as a new module with a unique name, without writing bytecode or changing `sys.path`."""
     name = f"finpod_strategy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
@@ -157,7 +157,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _beside(error: BaseException, path: Path) -> str:
-    """The way out for a missing module that lies in the folder of the file."""
+    """Return how to import a missing module that is in the folder of the file; empty for other errors."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     folder = path.resolve().parent
     found = name and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
@@ -165,7 +165,7 @@ def _beside(error: BaseException, path: Path) -> str:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return 'line 3: NameError: ...' with the last line of the file in the traceback."""
+    """Return 'line 3: NameError: ...', with the last line number of the file in the traceback."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -174,7 +174,7 @@ def _place(error: BaseException, path: Path) -> str:
 
 
 def _file_and_class(text: str) -> tuple[Path, str]:
-    """Split file.py:Class into the path and the name of the class, which may be empty."""
+    """Return the path and the class name, which may be empty, of file.py:Class."""
     file, _, wanted = text.rpartition(":")
     return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
 
@@ -189,7 +189,7 @@ def _classes(module: ModuleType) -> dict[str, type]:
 
 
 def _chosen(kinds: Mapping[str, type], wanted: str, path: Path, noun: str) -> type:
-    """Return the only class of `kinds`, or the one named `wanted`."""
+    """Return the class `wanted`, or the only class of `kinds` if `wanted` is empty."""
     if wanted in kinds:
         return kinds[wanted]
     if wanted:

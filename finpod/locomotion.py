@@ -1,4 +1,4 @@
-"""`LocomotionTask`: the locomotion tasks of Gymnasium v5 as tasks to train on."""
+"""`LocomotionTask`: the locomotion tasks of Gymnasium v5 as tasks for `train`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from finpod.rl.task import Score, Space, Task
 EPISODES = 20
 """Number of episodes of an evaluation."""
 EVALUATION_SEED = 2**32 - 1
-"""Seed of the initial states of an evaluation; agents train with other seeds."""
+"""Seed of the initial states of an evaluation. Training uses other seeds."""
 PPO = {
     "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10, "num_minibatches": 8,
     "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
 }  # fmt: skip
-"""Settings of PPO for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on the KL divergence."""
+"""PPO settings for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on the KL divergence."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
-"""Bounds of settings of PPO in a search."""
+"""Bounds of the PPO settings that a tournament draws."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +57,7 @@ class LocomotionTask(Task):
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return `num_envs` worlds to train in. Actions are scaled so that 1 is the bound of the action space in every task."""
+        """Return `num_envs` worlds for training. Actions are scaled to [-1, 1] in every task."""
         options: dict[str, Any] = {"variant": self.variant, "threads": self.threads, "seed": seed, "device": device}
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
@@ -69,24 +69,24 @@ class LocomotionTask(Task):
         return Score({name: value.item() for name, value in figures.items()})
 
     def space(self) -> Space:
-        """Return the space of settings: network width, initial noise, and settings of the learner that suit long episodes."""
+        """Return the space of settings to draw from: network width, initial noise, and the learner's settings."""
         return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the settings of PPO with which agents of five seeds learned the task (see backtests/README.md)."""
+        """Return the PPO settings of the first agent. Agents of five seeds learned the task with them (backtests/README.md)."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
-        """Return the entry 'task', which must be equal for a run to be resumed, and the version of the physics engine."""
+        """Return the log entry 'task', which must not change when a run is resumed, and the version of the physics engine."""
         spec = self.spec()
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
-        """Return everything that scores depend on: variant, sizes, integrator, solver and version of the engine."""
+        """Return all on which scores depend: variant, sizes, integrator, solver and version of the physics engine."""
         spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
         return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 
 
 def task_of(spec: Mapping[str, Any], threads: int | None = None) -> LocomotionTask:
-    """Return the task of a spec that is stored with an agent."""
+    """Return the task of the spec that an agent was saved with."""
     return LocomotionTask(name=str(spec["task"]), variant=str(spec["variant"]), threads=threads)

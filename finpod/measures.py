@@ -1,19 +1,19 @@
 """Return and risk of equity curves: one definition each, on curves [T] and on batches of curves [T, E].
 
-    V         equity V_0..V_n, V_0 first: the cash before the first order; n returns make n + 1 points
+    V         equity V_0..V_n; V_0 is the cash before the first order, so n returns have n + 1 points
     r         r_t = V_t / V_{t-1} - 1, simple returns
     total     V_n / V_0 - 1
-    CAGR      (V_n / V_0)^(P / n) - 1 with P periods a year, measured as `finpod.periods` says
+    CAGR      (V_n / V_0)^(P / n) - 1 with P periods per year (see `finpod.periods`)
     volatility std(r, ddof=1) sqrt(P)
     Sharpe    mean(r - f) / std(r - f, ddof=1) sqrt(P), f = (1 + yearly rate)^(1 / P) - 1
     Sortino   mean(r) / sqrt(mean(min(r, 0)^2)) sqrt(P), the mean over all n returns
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-All are fractions, not percent. A ratio whose divisor is zero or below 1e-12 per period (a rounding error) is NaN. An account
-at or below zero is ruined: its equity and returns count as zero from then on. NaN at the start of a curve means that the
-curve had not begun and is dropped; any other NaN in the input of `metrics` is an error. Arrays may be numpy, lists, pandas
-Series or torch tensors; results of [T, E] are arrays [E].
+All are fractions, not percent. A ratio is NaN if its divisor is below 1e-12 per period, which is a rounding error. From the
+first value at or below zero (ruin), equity and returns are zero. NaN at the start of a curve is dropped, because the curve had
+not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays, lists, pandas Series or torch
+tensors; for inputs [T, E] results are arrays [E].
 """
 
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class Metrics:
     volatility: float
     """Yearly standard deviation of the returns; NaN for a single return."""
     sharpe: float
-    """Mean of the returns above the risk-free rate / their standard deviation, annualised."""
+    """Mean / standard deviation of the returns minus the risk-free rate, annualised."""
     sortino: float
     """Mean return / downside deviation, annualised."""
     max_drawdown: float
-    """Largest drop below the running peak, V_0 included; zero or negative."""
+    """Largest drop below the running peak, which includes V_0; zero or negative."""
     calmar: float
     """CAGR / |maximum drawdown|."""
     days: int
@@ -77,9 +77,9 @@ class Drawdown:
     valley: np.datetime64
     """Date of the lowest value."""
     recovery: np.datetime64 | None
-    """First date on which the curve is back at the peak; None if it never is."""
+    """First later date at or above the peak; None if there is none."""
     depth: float
-    """Depth of the drop: value at the trough / value at the peak - 1."""
+    """Value at the trough / value at the peak - 1."""
     sessions: int
     """Number of sessions from the peak to the recovery, or to the end of the curve."""
 
@@ -89,9 +89,9 @@ def metrics(
 ) -> Metrics:
     """Return the metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], by keyword.
 
-    `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame, or 252
-    without dates. Issues a PeriodsWarning if the dates contradict it or are too few. Raises InputError unless exactly one of
-    `equity` and `returns` is given, for an empty input, gaps and infinities, for a curve that does not start above zero, and
+    `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame; without dates
+    it is 252. Issues a PeriodsWarning if the dates contradict it or are too few. Raises InputError unless exactly one of
+    `equity` and `returns` is given; for an empty input, gaps and infinities; for a curve that does not start above zero; and
     for dates that do not increase.
     """
     if (equity is None) == (returns is None):
@@ -122,8 +122,8 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
     Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their session
-    dates, whatever their time zones, or on their times if they are intraday; otherwise lengths must be equal. Undefined
-    metrics are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
+    dates in any time zone, or on their times if they are intraday; other inputs must have equal lengths. Undefined metrics
+    are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
     """
     curve, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))
@@ -153,7 +153,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
 
-    A return next to a missing value is NaN. A pandas Series gives a Series, each return under the date of its second value.
+    A return next to a missing value is NaN. For a pandas Series the result is a Series on the later date of each return.
     """
     steps = _steps(_ruined(_array(equity)))
     return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
@@ -190,7 +190,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Return the Sharpe ratio [n] or [n, E] of the last `window` returns at each return; NaN for the first window - 1."""
+    """Return the Sharpe ratio [n] or [n, E] over the last `window` returns, ending at each return; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
@@ -199,7 +199,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] of the last `window` returns; NaN for the first window - 1."""
+    """Return the yearly volatility [n] or [n, E] over the last `window` returns; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
@@ -207,8 +207,8 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
     """Return the compounded returns of a curve [T] by calendar 'month' or 'year'.
 
-    Returns the periods [K] as datetime64[M] or [Y] and their returns [K]. A period starts at the last value before it,
-    so the returns of all periods compound to the total return. Missing values are skipped.
+    Returns the periods [K], datetime64[M] or [Y], and their returns [K]. A period's return starts at the last value before the
+    period, so all returns compound to the total return. Missing values are skipped.
     """
     units = {"month": "datetime64[M]", "year": "datetime64[Y]"}
     if period not in units:
@@ -237,7 +237,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Return a checked curve that is zero from ruin on; leading NaN stays."""
+    """Return a checked curve, zero from ruin on; leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -246,7 +246,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return the curve of `returns` from V_0 = 1, and the returns, zero after ruin. The curve stays 1 over leading NaN."""
+    """Return the curve of `returns` from V_0 = 1 (1 over leading NaN), and the returns. Both are zero after ruin."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -264,7 +264,7 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
-        raise InputError(f"{what} holds {values[place]} at position {place[0]}; drop or fill missing values first")
+        raise InputError(f"{what} has {values[place]} at position {place[0]}; drop or fill missing values first")
 
 
 def _first(values: Array) -> Array:
@@ -274,7 +274,7 @@ def _first(values: Array) -> Array:
 
 
 def _ruined(curve: Array) -> Array:
-    """Return the curve, set to zero from the first value at or below zero on."""
+    """Return the curve, set to zero from the first value at or below zero."""
     return np.where(np.logical_or.accumulate(curve <= 0, axis=0) & ~np.isnan(curve), 0.0, curve)
 
 

@@ -251,7 +251,7 @@ KNOWN = "2024-07-02 10:00"
     [
         (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
         ({"pe": WIDE.add_suffix("Z")}, DataError, "AAAZ, BBBZ"),
-        (WIDE, DataError, '{"name": frame}'),
+        (WIDE, DataError, '{"pe": frame}'),
         (pd.concat({"pe": WIDE}, axis=1), DataError, "two levels"),
         (WIDE.assign(vix=1.0), DataError, "vix"),
         (pd.DataFrame({"date": ["2024-07-01"], "aaa": [1.0]}), DataError, "aaa"),

@@ -1,4 +1,4 @@
-"""Speed of backtests from ready weights, bootstrap, audit and report, next to other packages if they are installed."""
+"""Speed of backtests, bootstrap, audit and report, compared with other packages if they are installed."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
 """Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
 Measured = TypeVar("Measured")
 FEE_BPS = 10.0
-"""Costs of trading, here and with the other packages."""
+"""Fee of finpod and of the other packages."""
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return the speed in bars (assets x returns x strategies) a second, with new weights every session.
+    """Return lines on the speed of backtests, in bars (assets x returns x strategies) per second, with new weights every session.
 
-    `backtest` settles and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
-    result has equity, weights and the trade log; with finpod also benchmark and equal weight.
+    `backtest` computes and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
+    result has equity, weights and the trade log; finpod's also has the benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
@@ -71,7 +71,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Return the seconds for the intervals of Sharpe ratio, growth and drawdown of a series, and of its excess over another."""
+    """Return lines on the time to bootstrap a series: Sharpe ratio, growth, drawdown, and excess over another series."""
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
@@ -80,7 +80,7 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
 
 
 def audit_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return the seconds of the look-ahead audit of a monthly rule and of a trained ensemble, start of processes included."""
+    """Return lines on the time to audit a monthly rule and a trained ensemble, including the start of processes."""
     market = simulate_market(names=names, days=DAYS + 1)
     first, last, start = market.dates[[DAYS // 2, DAYS * 3 // 5, DAYS * 3 // 5 + 1]]
     small: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "steps": 2_000, "agents": 1, "keep": 1, "hold": 2}
@@ -102,7 +102,7 @@ def audit_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return the seconds to write a report from a computed result, without imports and bootstrap."""
+    """Return lines on the time to write the report of a result, without imports and bootstrap."""
     market = simulate_market(names=names, days=DAYS + 1)
     result = backtest(made_weights(1, market)[0], market, fast=True)
     assert isinstance(result, BacktestResult)
@@ -119,14 +119,14 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def _over(own: float, peer: float | str) -> float | str:
-    """Return the ratio of two figures, or the text of the other package's error if it has none."""
+    """Return the ratio of two figures, or the other package's error if it has no figure."""
     return own / peer if isinstance(peer, float) else peer
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest time of a call, of as many as fit in `seconds` and at least two, after one warm-up call.
+    """Return the shortest time of a call. Calls for about `seconds`, at least twice, after one warm-up call.
 
-    The minimum is used because other processes can only add time.
+    The shortest is used because other processes can only add time.
     """
     call()
     taken: list[float] = []
@@ -145,7 +145,7 @@ def made_weights(count: int, market: MarketData) -> Array:
 
 
 def beside(peer: str, measure: Callable[[Any], Measured]) -> Measured | str:
-    """Return the result of `measure` for an installed package, with output and warnings silenced; otherwise the error as text."""
+    """Return the result of `measure` with output and warnings silenced, or its error as text, such as a missing package."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
@@ -157,7 +157,7 @@ def beside(peer: str, measure: Callable[[Any], Measured]) -> Measured | str:
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
-    """Return bars a second of vectorbt on the same weights: orders alone, and with the tables of a whole result."""
+    """Return vectorbt's speed on the same weights in bars per second: orders only, and with the tables of a whole result."""
     days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
     close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
     deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}
@@ -177,7 +177,7 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
 
 
 def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
-    """Return the seconds of quantstats for its page on the same returns and benchmark."""
+    """Return the seconds that quantstats needs for its page on the same returns and benchmark."""
     arguments = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
     return beside(
         "quantstats",
@@ -186,7 +186,7 @@ def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | 
 
 
 def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
-    """Return the seconds of pyfolio for its full tear sheet on the same returns, positions, transactions and benchmark."""
+    """Return the seconds that pyfolio needs for its full tear sheet on the same returns, positions, trades and benchmark."""
 
     def measure(pyfolio: Any) -> float:
         pyplot, series = importlib.import_module("matplotlib.pyplot"), to_pyfolio(result)

@@ -1,8 +1,8 @@
 """Signal strength needed for a given net information ratio: `python -m finpod.bench.calibrate`.
 
-Runs the informed rule through the ledger on many simulated markets at once. Prints the rows of
-`finpod.synthetic.CALIBRATED`: for each lookback, sign and ratio, the signal and the share of the holding that is kept, with
-the ratio measured on markets of other seeds.
+Backtests the informed rule on many simulated markets at once. Prints the rows of `finpod.synthetic.CALIBRATED`: for each
+lookback, sign and ratio, the signal and the fraction of the position that each trade keeps. A comment has the ratio measured
+on markets of other seeds.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from finpod.trading.ledger import Costs, orders_for, settle, value
 SIGNALS = (0.004, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.13)
 """Signal strengths at which the ratio is measured."""
 KEEPS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-"""Shares of the holding to keep, from which the best for the informed rule is selected."""
+"""Fractions of the position to keep at each trade, from which the best for the informed rule is selected."""
 DAYS, MARKETS, TOGETHER = 2600, 1000, 50
-"""Sessions of a market; markets for measuring a ratio (a quarter of them for calibration); markets run at once."""
+"""Sessions of a market; markets on which a ratio is measured (a quarter of them for calibration); markets run at once."""
 YEAR = 252
 
 
 def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float], fee_bps: float = FEE_BPS) -> Array:
-    """Return yearly information ratios [M, S] of informed rules that keep these shares, on returns [T, M, N].
+    """Return yearly information ratios [M, S] of informed rules that keep these fractions, on returns [T, M, N].
 
-    Measured over equal weight with the same decision days and costs. Opens equal the closes before, as in simulated markets.
+    They are relative to equal weight with the same decision days and costs. Each open equals the close before it.
     """
     closes = np.cumprod(1 + returns, axis=0)
     prices = torch.from_numpy(closes)
@@ -59,7 +59,7 @@ def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float],
 
 
 def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, markets: int, names: int = NAMES) -> Array:
-    """Return yearly information ratios [M, S] of S `keeps` on M markets; the random draws depend on the seed, not on the signal."""
+    """Return yearly information ratios [M, S] of S `keeps` on M markets. Random draws depend on the seed only."""
     random = np.random.default_rng(seed)
     parts = []
     for _ in range(markets // TOGETHER):
@@ -69,7 +69,7 @@ def played(signal: float, lookback: int, keeps: Sequence[float], seed: int, mark
 
 
 def calibrated(lookback: int, sign: int) -> tuple[Calibration, list[str]]:
-    """Return signals that give the informed rule each of `RATIOS`, and text on its mean ratios on markets of other seeds."""
+    """Return the signals at which the informed rule has each of `RATIOS`, and texts on its mean ratios on other markets."""
     curve = [played(sign * signal, lookback, KEEPS, 0, MARKETS // 4).mean(0).max() for signal in SIGNALS]
     rows, measured = [], []
     for ratio in RATIOS:

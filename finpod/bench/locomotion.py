@@ -1,4 +1,4 @@
-"""`run`: speed of a locomotion task, with a policy and in training, next to other packages if they are installed."""
+"""`run`: speed of a locomotion task, compared with Gymnasium's own environments if they are installed."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from finpod.tournament.pod import torch_threads
 ENVS = 512
 """Default number of worlds."""
 ACTIONS = 16
-"""Number of random actions of each world, drawn beforehand and used in turn."""
+"""Number of random actions of each world, which are drawn in advance and repeated."""
 FEW = 8
-"""Number of environments in a small SyncVectorEnv, whose models fit in the processor's caches; another one has all of them."""
+"""Number of environments in the small SyncVectorEnv, whose models fit in the processor's caches."""
 
 
 def run(
     task: str, *, device: str = "cpu", envs: int = ENVS, seconds: float = 3.0, variant: str = "standard"
 ) -> dict[str, Any]:
-    """Return the speed on a locomotion task, one line for each figure, with sizes, hardware and versions.
+    """Return the speed on a locomotion task, one line per figure, with sizes, hardware and versions.
 
-    Steps a second are of all worlds together. A step is one decision, `frame_skip` steps of the physics. Each line is measured
-    for about `seconds`: the physics alone, with fixed controls and without new episodes; the environment with random
-    actions; the vector environments of Gymnasium with random actions on the CPU; the environment with an untrained policy;
-    and PPO from end to end on the settings of the task.
+    Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each of these
+    lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the environment with
+    random actions; Gymnasium's vector environments with random actions on the CPU; the environment with an untrained policy;
+    and PPO from end to end with the settings of the task.
 
     Raises InputError for an unknown task or variant, invalid sizes, a missing device, and without MuJoCo.
     """
@@ -57,7 +57,7 @@ def run(
     def measured(name: str, work: Work) -> dict[str, Any]:
         return lines_of(name, work, *measure(work.call, seconds, place), envs, "worlds")
 
-    # with one thread, as agents train; MuJoCo may write a log into the current folder
+    # one thread, as in training; MuJoCo may write a log into the current folder
     with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
         lines = measured("physics", physics(environment())) | measured("env", stepping(environment()))
         lines |= {"env / gymnasium": "n/a: Gymnasium has no fast variant"} if variant == "fast" else {}
@@ -68,13 +68,13 @@ def run(
 
 
 def physics(env: LocomotionEnv) -> Work:
-    """Return the work of the physics alone."""
+    """Return the work of the physics only."""
     env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
     return Work(env.physics.step, 1)
 
 
 def stepping(env: LocomotionEnv) -> Work:
-    """Return the work of the environment under random actions: observation, reward and new episodes included."""
+    """Return the work of the environment under random actions, including observations, rewards and new episodes."""
     actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
     return Work(lambda: env.step(next(actions)), 1)
 
@@ -86,10 +86,10 @@ def random_actions(spec: Spec, envs: int) -> Array:
 
 
 def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
-    """Return the lines of Gymnasium's vector environments, and the ratio of `own` steps a second to those of the faster one.
+    """Return lines on Gymnasium's vector environments, and the ratio of `own` steps per second to those of the fastest.
 
-    Each kind is measured with two numbers of environments, and the faster counts. AsyncVectorEnv has one process for each
-    environment: as many as cores, or twice as many. An error of Gymnasium takes the place of the figure.
+    Each kind is measured with two numbers of environments, and the faster one counts. AsyncVectorEnv has one process per
+    environment, as many as cores or twice as many. If Gymnasium fails, its error replaces the figure.
     """
     cores = usable_cores()
     counts = {"sync": {min(FEW, envs), envs}, "async": {min(cores, envs), min(2 * cores, envs)}}
@@ -114,14 +114,14 @@ def _gymnasium_lines(spec: Spec, count: int, kind: str, seconds: float, _: Any) 
 
 @contextmanager
 def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[Work]:
-    """Yield the work of `count` environments of Gymnasium, in this process or in processes of their own."""
+    """Yield the work of `count` environments of Gymnasium, in this process or in one process each."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
     makers = [partial(gymnasium.make, spec.gym_id, disable_env_checker=True, **spec.gym_options)] * count
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with ExitStack() as stack:
-        with silent():  # spawned, since this process has threads; the children keep their stderr
+        with silent():  # spawned, because this process has threads; children keep their stderr
             env: Any = (
                 AsyncVectorEnv(makers, context="spawn", **options) if parallel else SyncVectorEnv(makers, **options)
             )
@@ -133,7 +133,7 @@ def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[W
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Discard stderr of this process and its children while the block runs, C code included."""
+    """Discard stderr of this process and its children, including output of C code, while the block runs."""
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
@@ -145,7 +145,7 @@ def silent() -> Iterator[None]:
 
 
 def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
-    """Return a PPO learner on the settings of the task."""
+    """Return a PPO learner with the settings of the task."""
     config = PPOConfig(**task.defaults("ppo"))
     policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
     return PPO(policy, None, env.num_envs, config, torch.Generator(device=env.device).manual_seed(0))

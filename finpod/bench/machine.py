@@ -1,4 +1,4 @@
-"""`run`: speed of the market environment, with a policy and in training, and of features, backtests and reports."""
+"""`run`: speed of the market environment, of training, features, backtests and reports."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Groups of accounts that share their days; fewer if the number of accounts is not divisible by it."""
+"""Number of start groups: accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
-"""Number of assets and sessions of the market for timing features."""
+"""Assets and sessions of the market on which features are timed."""
 ENVIRONMENT = ("env", "env compiled", "env with policy", "train PPO")
-"""Names of the measurements of steps a second."""
+"""Names of the measurements of steps per second."""
 WARM_UP = 2
 """Number of warm-up calls. The first one compiles and allocates memory."""
 
@@ -50,14 +50,14 @@ class Work(NamedTuple):
 def run(
     *, device: str = "cpu", envs: int = 4096, names: int = 100, seconds: float = 3.0, what: str | None = None
 ) -> dict[str, Any]:
-    """Return the speed of this machine, one line for each figure, with hardware and versions.
+    """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` selects the measurements whose name has this word: those of `ENVIRONMENT`, panel, backtest, bootstrap, audit and
-    report. Steps a second are those of `envs` accounts in a simulated market of `names` stocks: a step is one decision of one
-    account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
-    environment alone, the same compiled by torch.compile, with the policy acting in it, and PPO from end to end. Then the
-    time to build a large panel of features, and the lines of `finpod.bench.backtests`.
-    Raises InputError for invalid sizes, a missing device and a word that is in no name.
+    `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap, audit and
+    report. Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
+    one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
+    environment only, compiled by torch.compile, with a policy acting in it, and PPO from end to end. Other lines are the time
+    to build a large panel of features, and those of `finpod.bench.backtests`.
+    Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
     if envs < 1 or names < 2 or not 0 < seconds < math.inf:
         raise InputError(
@@ -89,7 +89,7 @@ def _selects(what: str | None, measurement: str) -> bool:
 def measure(
     call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP
 ) -> tuple[int, float]:
-    """Call until `seconds` have passed, after `warm_up` calls that are not measured. Return the number of calls and the seconds.
+    """Return the number of calls in about `seconds`, and the exact seconds, after `warm_up` calls that are not measured.
 
     The device is synchronized before the clock is read.
     """
@@ -105,7 +105,7 @@ def measure(
 
 
 def lines_of(name: str, work: Work, calls: int, seconds: float, envs: int, of: str = "accounts") -> dict[str, Any]:
-    """Return the lines of this name: steps a second, and the number of environments, steps and seconds."""
+    """Return two lines: steps per second, and the number of environments, steps and seconds."""
     steps = calls * work.steps
     return {
         f"{name} steps/s": steps * envs / seconds,
@@ -114,12 +114,12 @@ def lines_of(name: str, work: Work, calls: int, seconds: float, envs: int, of: s
 
 
 def acting(env: Any, learner: Any) -> Work:
-    """Return the work of collecting one rollout: the policy acts, nothing is updated."""
+    """Return the work of collecting one rollout with the policy, without an update."""
     return Work(lambda: learner.collect(env), learner.config.num_steps)
 
 
 def training(env: Any, learner: Any) -> Work:
-    """Return the work of collecting rollouts and updating the policy."""
+    """Return the work of collecting a rollout and updating the policy."""
     return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
 
 
@@ -129,11 +129,11 @@ WITH_POLICY: dict[str, Callable[[Any, Any], Work]] = {"env with policy": acting,
 def _environment_lines(
     name: str, config: TradingConfig, names: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Return one of the lines on steps a second of the environment."""
+    """Return lines on the environment's steps per second."""
     try:
         work = _environment_work(name, config, names, device)
         return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
-    except RuntimeError as error:  # from torch's compiler, usually because there is no C++ compiler
+    except RuntimeError as error:  # of torch's compiler, usually for want of a C++ compiler
         if name != "env compiled":
             raise
         return {f"{name} steps/s": f"n/a: {first_line(error)}"}
@@ -155,7 +155,7 @@ def _environment_work(name: str, config: TradingConfig, names: int, device: torc
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:
-    """Return the seconds from a market to the scaled tensor of its default features, turbulence included."""
+    """Return lines on the time from a market to the scaled tensor of its default features, including turbulence."""
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
     _, seconds = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
     return {

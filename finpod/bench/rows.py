@@ -1,6 +1,6 @@
-"""Parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints of an agent, tables, and errors.
+"""Shared parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints, tables and errors.
 
-Each row is a file of its own. Existing rows are not computed again, so a command can be stopped and repeated.
+Each row is kept in its own file. Existing rows are not computed again, so a command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], 
     if jobs == 1 or len(missing) < 2:
         for piece in missing:
             _keep(*piece)
-    else:  # children ignore an interruption; this process ends them
+    else:  # Ctrl-C interrupts this process, which ends its children
         ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
         with get_context("spawn").Pool(min(jobs, len(missing)), ignore) as pool:
             pool.starmap(_keep, missing, chunksize=1)
@@ -58,7 +58,7 @@ def _keep(file: Path, make: Callable[[], dict[str, Any]]) -> None:
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """Return rows as a Markdown table. The keys of the first row are the headings; cells that a row lacks are empty."""
+    """Return rows as a Markdown table. The keys of the first row are the headings; missing cells are empty."""
     heads = list(rows[0])
     lines = [heads, ["---"] * len(heads), *([row.get(head, "") for head in heads] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -68,11 +68,11 @@ class Trained(NamedTuple):
     """An agent at a checkpoint."""
 
     policy: Policy
-    """Policy of the learner, which continues to change after this checkpoint."""
+    """Policy of the learner; changes when the training continues."""
     steps: int
     """Number of environment steps so far."""
     metrics: dict[str, Any]
-    """Figures of the agent on validation."""
+    """Metrics of the agent on validation."""
     seconds: float
     """Wall time of the training so far."""
     cpu_seconds: float
@@ -100,14 +100,14 @@ def checkpoints(
 
 
 def run_command(function: Callable[..., None]) -> NoReturn:
-    """Run a function on the arguments of the command line, with the text of its module as the help, and end the process.
+    """Run a function as a command, with the docstring of its module as --help, and end the process.
 
-    An error is one line on stderr, with exit code 2.
+    A FinpodError is printed as one line on stderr, with exit code 2.
     """
     app, module = typer.Typer(add_completion=False, rich_markup_mode=None), sys.modules[function.__module__]
     app.command(help=module.__doc__)(function)
     try:
-        get_command(app)(prog_name=f"python -m {getattr(module.__spec__, 'name', '')}")  # the module's own is __main__
+        get_command(app)(prog_name=f"python -m {getattr(module.__spec__, 'name', '')}")  # __name__ is __main__
     except (FinpodError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)

@@ -18,10 +18,10 @@ from finpod.deploy.jobs import command_line, filled, installed, require_variable
 from finpod.errors import InputError
 
 LONGEST = {"RayJob": 47, "RayCluster": 53}
-"""Most characters of a name: the operator adds a suffix, and Kubernetes allows 63."""
+"""Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
-"""First version of Ray with token authentication, which the manifests use."""
-LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 small letters, digits and dashes"}
+"""First version of Ray that has token authentication, which the manifests use."""
+LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lower-case letters, digits and dashes"}
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
 MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
 IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
@@ -29,7 +29,7 @@ MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "an absolute path, suc
 
 
 class Checked:
-    """Base of the settings. Raises InputError for a field that violates its metadata: `form` for text, `least` for numbers."""
+    """Base class of settings. Raises InputError for a field outside its metadata: the pattern `form`, or the minimum `least`."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):  # type: ignore[arg-type]
@@ -38,9 +38,7 @@ class Checked:
                 _require_number(entry.name, value, rule["least"])
             for text in (value if isinstance(value, tuple) else (value,)) if "form" in rule else ():
                 if not re.fullmatch(rule["form"], text):
-                    raise InputError(
-                        f"{entry.name} {text[:80]!r} cannot be used; give {rule['hint']}", argument=entry.name
-                    )
+                    raise InputError(f"{entry.name} is {text[:80]!r}; give {rule['hint']}", argument=entry.name)
 
 
 def _require_number(name: str, value: int, least: int) -> None:
@@ -50,7 +48,7 @@ def _require_number(name: str, value: int, least: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers(Checked):
-    """A group of equal worker pods, which Ray's autoscaler grows and shrinks."""
+    """A group of equal worker pods. Ray's autoscaler sets their number between `least` and `most`."""
 
     name: str = field(metadata=LABEL)
     """'cpu' or 'gpu'; any DNS label."""
@@ -83,7 +81,7 @@ class Claim(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Checked):
-    """One head, which runs the driver but no training, and groups of workers."""
+    """A Ray cluster: a head, which runs the command but no training, and groups of workers."""
 
     image: str = field(metadata=IMAGE)
     """Image with finpod and ray[default], for head and workers."""
@@ -94,20 +92,20 @@ class Cluster(Checked):
     head_cpus: int = field(default=2, metadata={"least": 1})
     """Cores of the head."""
     head_memory: str = field(default="8Gi", metadata=MEMORY)
-    """Memory of the head, which holds the market, its features and the leaderboard."""
+    """Memory of the head, for the market, its features and the leaderboard."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment variables of every pod; not for secrets."""
     secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets whose keys become environment variables of the head, which reads and writes storage."""
+    """Secrets whose keys become environment variables of the head, such as credentials of the storage."""
     pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets for pulling the image."""
+    """Secrets with which the image is pulled."""
     claims: tuple[Claim, ...] = ()
-    """Volumes of the head."""
+    """Volume claims mounted in the head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.workers:
-            raise InputError("there are no workers, and the head runs no training; give CPU or GPU workers")
+            raise InputError("the cluster has no workers, and its head runs no training; give CPU or GPU workers")
         object.__setattr__(self, "ray", self.ray or installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
@@ -128,24 +126,24 @@ class Cluster(Checked):
 
 
 def ray_cluster(name: str, cluster: Cluster) -> str:
-    """Return a RayCluster, which stays until it is deleted. Raises InputError for a name that Kubernetes rejects."""
+    """Return the manifest of a RayCluster, which runs until it is deleted. Raises InputError for an invalid name."""
     return _manifest("RayCluster", name, cluster)
 
 
 def ray_job(name: str, cluster: Cluster, command: Sequence[str], *, retries: int = 0) -> str:
-    """Return a RayJob: a cluster that is created for one command and deleted ten minutes after it.
+    """Return the manifest of a RayJob: a cluster that runs one command and is deleted ten minutes after its end.
 
-    `retries` is the number of restarts, each on a new cluster. Raises InputError for a name that Kubernetes rejects, negative
-    retries, and a command whose `--out` would be lost with the pod.
+    `retries` is the number of restarts, each on a new cluster. Raises InputError for an invalid name, negative `retries`, and a
+    command whose `--out` is not on a mounted volume.
     """
     _require_number("retries", retries, 0)
     line = command_line(command)
     if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
-        raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the value itself")
+        raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the value instead")
     for word, following in zip(command, [*command[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         out = posixpath.normpath(value if equals else following)
-        # a mount path itself cannot be replaced
+        # a folder below the mount path: the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{one.mount}/") for one in cluster.claims):
             raise InputError(
                 f"--out {out} is lost when the pod exits; mount a volume, --claim NAME:/runs, and write there (--out /runs/...)"
@@ -155,7 +153,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str], *, retries: int
 
 def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST[kind]:
-        hint = f"at most {LONGEST[kind]} small letters, digits and dashes, a letter first"
+        hint = f"at most {LONGEST[kind]} lower-case letters, digits and dashes, beginning with a letter"
         raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
     scales = any(group.least < group.most for group in cluster.workers)
     return filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)

@@ -1,4 +1,4 @@
-"""Checks of bars: what is impossible is masked or repaired, anomalies are listed for the user, back-filled prices are found."""
+"""Checks of bars: masks or repairs impossible ones, lists anomalies for the user, and finds back-filled prices."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from finpod.periods import is_weekly_or_longer
 
 _PRICES = ("open", "high", "low", "close", "adj_close")
 CENT = 0.006
-"""Largest distance by which a price may lie outside high and low: a cent, rounded."""
+"""A price may be outside [low, high] by this much, for rounding."""
 
 CALM, CERTAIN = 0.05, 5
-"""Change of unit in the volume: largest return on its day, and fewest bars on each side."""
+"""Conditions for a change of unit in the volume: largest return on its day, and fewest bars before and after it."""
 STALE, RARELY = 5, 2
-"""Fewest stale sessions at the end of an asset that are masked, and how many times the longest earlier stale spell they must
-exceed, since some assets trade rarely."""
+"""Stale bars at the end of an asset are masked if they span at least `STALE` sessions and more than `RARELY` times the longest
+earlier stale spell, since some assets trade rarely."""
 EQUAL_CLOSES = 10
-"""Fewest equal closes at the end that are suspicious if no volume proves a trade."""
+"""This many equal closes at the end of an asset are suspicious if no volume shows a trade."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A step of adj_close against close is a large distribution above `ALWAYS_LARGE`, and above `LARGE_STEP` if it is also `UNUSUAL`
-times the median step of the asset, or its only one."""
+"""A step of adj_close / close is a large distribution if it exceeds `ALWAYS_LARGE`. It is also one if it exceeds `LARGE_STEP` and
+is the asset's only step or `UNUSUAL` times its median step."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
-"""Ratios of a jump that may be an unlisted split, or another unit of the price (100, 1000)."""
+"""Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
 """Largest difference in log return between a jump and one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
-"""Fewest sessions without a bar, and smallest log return across them, from which the price level counts as another one."""
+"""A gap of at least `LONG_GAP` sessions with an absolute log return of at least `LEVEL` across it is an anomaly."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Largest log return from the last bar of an asset to the first bar of another that may be the same listing: if that bar is a
-session later, and if it is on the same session."""
+"""Two assets may be one renamed listing if the log return from one's last bar to the other's first is at most `SAME_LEVEL` (bars
+on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Fewest sessions without a move at the start of an asset that looks back-filled: with volumes that confirm it, and without."""
+"""An asset looks back-filled if its close is constant for this many sessions at the start, with confirming volumes or without."""
 
 Suspects = tuple[Array, Iterable[str]]
-"""Rows [n] of suspicious bars, and a sentence for each."""
+"""Rows [n] of suspicious bars, and one sentence for each."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without those that are impossible; a bar is logged under the first check that it fails.
+    """Return the bars without impossible ones. A bar is logged under the first check that it fails.
 
-    A missing adj_close is an error only if its asset has some. An open outside high and low, and an impossible volume, are
-    masked alone.
+    A missing adj_close is impossible only if its asset has others. For an open outside [low, high] or an impossible volume,
+    only this value is masked.
     """
     values = dict(bars.values)
     masked = np.zeros(len(bars), dtype=bool)
@@ -63,7 +63,7 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _impossible(bars: LongBars) -> Iterator[tuple[str, str, Array, bool]]:
-    """Yield the kind, the column, the bars [R] that fail, and True if the whole bar is masked, of each check."""
+    """Yield for each check its kind, its column, a mask [R] of the bars that fail, and True if the whole bar is masked."""
     values = bars.values
     high, low = (values.get(column, np.full(len(bars), np.nan)) for column in ("high", "low"))
     above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
@@ -88,11 +88,11 @@ def _outside(prices: Array, below: Array, above: Array) -> Array:
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
-    """Mask volumes of zero on bars whose price moved, and repair those whose unit changes midway.
+    """Mask volumes of zero on bars whose price moved, and repair volumes whose unit changes within the history.
 
-    A jump to a hundred times the volume (or another power of ten, or down) without a move of the price is a change of unit
-    if every volume on one side ends in that many more zeros than on the other: that side is divided. A volume of zero on a
-    bar with a single price is kept: perhaps nobody traded.
+    The unit changes if volumes jump by a factor of 100 or another power of ten, the price does not, and all volumes on the
+    larger side end in that many more zeros. That side is divided by the factor. A volume of zero on a bar with a single price
+    is kept: perhaps nobody traded.
     """
     values = bars.values
     if "volume" not in values:
@@ -114,7 +114,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
-    """Yield rows whose volume is `scale` times too large."""
+    """Yield rows, and the factor by which their volumes are too large."""
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log10(bars.values["volume"])
         level[np.isinf(level)] = np.nan
@@ -131,7 +131,7 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 
 
 def _zeros(bars: LongBars, part: slice) -> int:
-    """Return the number of zeros at the end of every volume of some bars."""
+    """Return the number of trailing zeros that all volumes of some bars have."""
     volume = bars.values["volume"][part]
     volume = volume[volume > 0]
     if not len(volume) or (volume != np.round(volume)).any():
@@ -141,12 +141,11 @@ def _zeros(bars: LongBars, part: slice) -> int:
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without those that carry the last price forward to the end.
+    """Return the bars without those at the end of an asset that only repeat its last price.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
-    close). The stale bars at the end of an asset are masked if they fill `STALE` sessions, and more than `RARELY` times as
-    many as any such spell before. Assets without any positive volume are kept. Equal closes to the end whose volumes are
-    missing, zero or equal are suspicions.
+    close). Stale bars at the end of an asset are masked by the rule of `STALE` and `RARELY`. Assets without any positive
+    volume are kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -163,16 +162,16 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     bars, session = bars.without(masked), session[~masked]
     tail, length, _ = _tails(bars, uncertain, session)
     rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & (length + 1 >= EQUAL_CLOSES)[bars.code])
-    sentence = "the close stays at {:g} to the end; perhaps carried forward after the last trade"
+    sentence = "the close is {:g} from here to the end; perhaps the last price repeated after the last trade"
     sentences = (sentence.format(price) for price in bars.values["close"][rows])
     log.suspect("closes that stay the same to the end", *bars.places(rows), sentences)
     return bars
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array, Array]:
-    """Return the stale rows [R] at the end of each asset, their number of sessions [N], and that of the longest spell before.
+    """Return a mask [R] of the stale bars at the end of each asset, their sessions [N], and those of the longest spell before.
 
-    `session` [R] numbers the sessions. The first bar of an asset is not stale.
+    `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
     """
     last_live = np.maximum.accumulate(np.where(stale, 0, np.arange(len(bars))))
     spell = session - session[last_live]
@@ -186,8 +185,8 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array, 
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
     """Report missing sessions and volumes, large distributions, jumps, series that end early and likely renames.
 
-    Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or rarer. Distributions
-    and jumps on the rows `listed` [R] are explained by a split or dividend of the file. A crash is no anomaly.
+    Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or longer. Distributions
+    and jumps on the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
     """
     by_dates = calendar is None or is_weekly_or_longer(dates)
     sessions = dates if by_dates else sessions_of(str(calendar), dates[0], dates[-1]).dates
@@ -195,7 +194,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     at = np.searchsorted(sessions, bars.date.astype("datetime64[D]"))
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
     after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
-    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # missing session of its gap
+    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # position in the gap
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
     log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, ("no bar on a session" for _ in missing))
     for kind, rows, sentences in _anomalies(bars, at, gap, listed, dates[-1].astype("datetime64[D]")):
@@ -205,9 +204,9 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
 def _anomalies(
     bars: LongBars, at: Array, gap: Array, listed: Array, end: np.datetime64
 ) -> Iterator[tuple[str, Array, Iterable[str]]]:
-    """Yield kind, rows [n] and sentences of each anomaly, in the order in which they are listed.
+    """Yield for each kind of anomaly its name, the rows [n] and their sentences, in the order of the report.
 
-    `at` [R] is the session of each bar, and `gap` [R] the number of sessions without a bar before it. `end` is the last day.
+    `at` [R] is the session of each bar, `gap` [R] the number of missing sessions before it, `end` the market's last day.
     """
     close, days = bars.values["close"], bars.date.astype("datetime64[D]")
     adjusted = bars.values.get("adj_close", close)
@@ -232,7 +231,7 @@ def _anomalies(
 
 
 def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Suspects:
-    """Return the days on which close and adj_close diverge by far more than the asset's dividends explain."""
+    """Return the bars on which close and adj_close diverge far more than on the asset's other dividend days."""
     close = bars.values["close"]
     factor = adjusted / close
     step = np.nan_to_num(factor / bars.previous(factor) - 1)
@@ -253,7 +252,7 @@ def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Susp
 
 
 def _jumps(move: Array, listed: Array) -> Suspects:
-    """Return the bars whose log return `move` [R] equals a split that is not in the prices."""
+    """Return the bars whose log return `move` [R] has the size of a split."""
     rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~listed)
     off = np.abs(np.abs(move[rows, None]) - np.log(SPLIT_SIZES))
     near = off.min(axis=1) < EXACT
@@ -266,7 +265,7 @@ def _jumps(move: Array, listed: Array) -> Suspects:
 
 
 def _likely_renames(bars: LongBars, at: Array, last: Array) -> Suspects:
-    """Return the last bars of assets that end where another begins, on that session or the next, at about the same price."""
+    """Return the last bars of assets after which another asset begins at about the same price, on that session or the next."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
@@ -281,10 +280,10 @@ def _likely_renames(bars: LongBars, at: Array, last: Array) -> Suspects:
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
-    """Return columns [n], first rows [n] and rows of the first real bar [n] of the assets that look back-filled.
+    """Return the columns [n], first rows [n] and rows of the first real bar [n] of assets that look back-filled.
 
-    With volumes, the close does not move for `STILL` sessions without volume, up to the first bar with volume, which has the
-    same price. Without volumes, it does not move for `STILL_WITHOUT_VOLUME` sessions, then moves in nine sessions of ten.
+    With volumes: the close is constant for at least `STILL` sessions without volume, up to the first bar with volume. Without
+    volumes: it is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
     """
     days, assets = market.shape
     columns, start = np.arange(assets), market.has_bar.argmax(axis=0)

@@ -1,4 +1,4 @@
-"""From tidy bars to `MarketData`: sessions, impossible bars, splits and dividends, volumes. Every repair is logged."""
+"""Turns tidy bars into `MarketData`: selects sessions, masks impossible bars, adjusts for splits and dividends, logs repairs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 NO_BENCHMARK = "none"
-"""Name of the benchmark of a market without one."""
+"""Value of `MarketData.benchmark` for a market without a benchmark."""
 NO_CALENDAR = "the dates of the file"
-"""Calendar in the manifest of a market in which every date counts as a session."""
+"""Calendar in the manifest if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
-"""Time of the first bar from which a day begins too late."""
+"""If a day's first bar is later than this after the open, its times may be of another time zone."""
 ODD_DATES = 0.05
-"""Largest share of dates that are not sessions; above it the file belongs to another exchange."""
+"""If more than this share of the dates are not sessions, the file belongs to another exchange."""
 
 
 def build_market(
@@ -47,13 +47,13 @@ def build_market(
 ) -> MarketData:
     """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
-    Adjusted prices are price * adj_close / close; without splits, dividends and `adj_close`, prices count as adjusted. Impossible
-    bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed (`suspicions`),
-    including the entries of the reader's `log`.
+    Adjusted prices are price * adj_close / close. Without splits, dividends and `adj_close`, prices are assumed to be adjusted.
+    Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed
+    (`suspicions`), including those that the reader added to `log`.
 
-    Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (aware;
-    None: the present), are dropped. Bars whose spacing is weekly or longer may have any date. `membership` None makes every
-    asset a member at all times. `benchmark` None means none. `periods_per_year` None is measured from the dates.
+    Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (with a time
+    zone; None: the present), are dropped. Weekly and longer bars may have any date. With `membership` None every asset is a
+    member at all times. `periods_per_year` None is measured from the dates.
 
     Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
     unusable content.
@@ -69,7 +69,7 @@ def build_market(
     kept = mask_stale_tails(kept, log)
     dates = dates[dates <= kept.date.max()]
     kept, notes, listed = adjust(kept, log, name)
-    kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # within a day volumes vary too much
+    kept = kept if is_intraday(dates) else mask_volumes(kept, log)  # intraday volumes vary too much for this check
     report_anomalies(kept, dates, listed, log, calendar)
     fields, facts = _grid(kept, dates, membership, benchmark, name)
     return MarketData(
@@ -89,7 +89,7 @@ def build_market(
 
 
 def package_versions(*more: str) -> dict[str, str]:
-    """Return the versions of finpod and of the packages that shape the data."""
+    """Return the versions of finpod and of the packages on which the data depend."""
     return versions("finpod", "numpy", "pandas", "pyarrow", *more)
 
 
@@ -101,7 +101,7 @@ def _check_tickers(
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers with benchmark=, such as {', '.join(tickers[:3])}"
         raise InputError(
-            f"{name} has no rows for the benchmark {benchmark}; {choice}, or None to go without", argument="benchmark"
+            f"{name} has no rows for the benchmark {benchmark}; {choice}, or pass benchmark=None", argument="benchmark"
         )
     if membership is None:
         return None
@@ -124,12 +124,11 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return True [rows] for tidy bars that are not on a session, or on one that is not over at `now`; they are logged.
+    """Return True [rows] for tidy bars that are not on a session, or on one that is not over at `now`; log them.
 
-    Without a calendar every date before today in New York is a session. Bars whose spacing is weekly or longer stand for
-    several sessions and may have any date, such as a Sunday or a holiday at the end of a month; they are over when the
-    last session up to that date is. Raises DataError for timestamps of another time zone than the exchange's, if more
-    than a twentieth of the dates are not sessions, and if nothing is left.
+    Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
+    Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are
+    not in the exchange's time zone, if more than `ODD_DATES` of the dates are not sessions, and if no row is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
@@ -144,7 +143,7 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
         if (stamps != dates[row]).any():
             outside = _outside_hours(stamps, dates[row], sessions, calendar, name)
         ended = np.r_[True, sessions.closes + GRACE <= np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "ns")]
-        latest = np.searchsorted(sessions.dates, dates, side="right")  # 1 + the row of the last session up to the date
+        latest = np.searchsorted(sessions.dates, dates, side="right")  # number of sessions up to the date
         over = ~is_session | ended[latest]
     for kind, dropped, when in (
         ("rows dropped, not a session", ~is_session[row], dates[row]),
@@ -154,14 +153,14 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
         log.repair(kind, tickers[dropped], when[dropped], "bar", "a bar", "dropped")
     dropped = ~(is_session & over)[row] | outside
     if dropped.all():
-        raise DataError(f"{name} holds no bar of a completed session of {calendar}; check its dates")
+        raise DataError(f"{name} has no bar of a completed session of {calendar}; check its dates")
     return dropped
 
 
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return True [rows] for intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if days begin long after the open and go on after the close: the timestamps are of another time zone.
+    Raises DataError if days begin long after the open and end after the close: the times are of another time zone.
     """
     at = np.searchsorted(sessions.dates, days).clip(max=len(sessions.dates) - 1)
     opens, closes = sessions.hours[at].T
@@ -171,7 +170,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
             f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and days begin as late as "
-            f"{first[late][0]!s:.16}; give intraday times in the time of the exchange, or with their UTC offset"
+            f"{first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
         )
     return outside
 
@@ -196,7 +195,7 @@ def _check_exchange(
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of the `MarketData`, without assets that have no bar, and facts about its members."""
+    """Return the fields of the `MarketData`, without assets that have no bar, and manifest entries on its members."""
     tickers = np.array(bars.tickers, dtype=object)
     is_benchmark, empty = tickers == benchmark, bars.per_asset(slice(None)) == 0
     kept = tuple(tickers[~is_benchmark & ~empty])
@@ -224,7 +223,7 @@ def _grid(
 
 
 def _tables(bars: LongBars, dates: Array) -> dict[str, Array]:
-    """Return adjusted tables [T, N], NaN where there is no bar."""
+    """Return the adjusted tables [T, N], NaN where there is no bar."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)

@@ -1,4 +1,4 @@
-"""Columns of tables: names as vendors spell them, the column of dates, and that of tickers."""
+"""Recognises the columns of tables: dates, tickers, and fields in the spellings of many vendors."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _WORDS = {
     benchmarkclose benchmarkopen year month""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
-"""Words for columns of dates, of symbols and identifiers, of company names, and for those that are not read; the preferred word
-is first. A column of dates must also hold dates. Company names are read if there is no symbol."""
+"""Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
+is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
 
 _CLOSES = {
     "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
@@ -59,36 +59,36 @@ _SPELLINGS = {
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
-"""Field -> words for it, the preferred word first. If several columns fit a field, the first in this order is read."""
+"""Field -> words for it, the preferred word first. If several columns match a field, the first in this order is read."""
 ANY_PRICE = frozenset(_CLOSES["last"].split())
 """Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Column names of JSON interfaces."""
+"""Single-letter column names, as in JSON interfaces -> fields."""
 _KNOWN = frozenset((*_OTHERS, *_FIELDS))
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
 )
 _LISTED = 12
-"""Most columns that a message lists."""
+"""Largest number of columns that a message lists."""
 _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.\d+)?")
 
 
 def word(label: Any) -> str:
-    """Return the label in small letters without accents and punctuation: adjustedclose for "5. Adjusted Close*"."""
+    """Return the label in lower case without accents, numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
 
 
 def field_of(label: Any) -> str | None:
-    """Return the field of a label: adj_close for "Adj Close". It is None for the label of no field."""
+    """Return the field that a label means, such as adj_close for "Adj Close"; None if it means no field."""
     return _FIELDS.get(word(label))
 
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
-    """Return word -> field for the labels that are read. Of several words for a field, only the preferred one is read."""
+    """Return word -> field for the labels to read. Of several words for a field, only the preferred one is read."""
     words = {word(label) for label in labels}
     read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
     return {spelled: field for field, spelled in read.items() if spelled is not None}
@@ -166,20 +166,20 @@ class Column:
         """True if the values can be tickers: text, or whole numbers."""
         if self.word in ("ticker", "symbol"):
             return True
-        if self.values.dtype.kind == "f":  # whole numbers of which one is missing
+        if self.values.dtype.kind == "f":  # whole numbers, which a missing value turned into floats
             return self.is_whole and bool(self.values.isna().any()) and self.kind != "blank"
         return self.kind in ("text", "whole")
 
 
 def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
-    """Return the labels of columns as text for a message, after the word `one` for a single column or `several` for more."""
+    """Return the labels of columns as text for a message, after the word `one` or, for more than one column, `several`."""
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return the levels of the row index and the columns, and the columns of a header of two levels."""
+    """Return the columns, including the levels of the row index; and, for a header of two levels, its columns as `Pairs`."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -204,7 +204,7 @@ def _text(label: object) -> str:
 
 
 def find_dates(columns: Sequence[Column], name: str) -> Column:
-    """Return the column of dates. Raises DataError for none, and for two that differ."""
+    """Return the column of dates. Raises DataError if there is none, or two that differ."""
     ranks: dict[int, list[Column]] = {}
     for column in columns:
         if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
@@ -217,7 +217,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
         if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
             raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column date, and no other that holds dates; {shown}")
+        raise DataError(f"{name} has no column date, nor another column of dates; {shown}")
     best, *others = ranks[min(ranks)]
     others += [column for rank in ranks.values() for column in rank if column.level]
     for other in others:
@@ -247,12 +247,12 @@ def find_tickers(
         return candidates[0]
     unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
     if len(unnamed) > 1:
-        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name that of the tickers 'ticker'")
+        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name one 'ticker'")
     return unnamed[0] if unnamed else None
 
 
 def _check_identifiers(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError if one ticker has two values of another identifier: two securities would be joined."""
+    """Raise DataError if one ticker has two values of another identifier, because two securities would be joined."""
     for other in columns[1:]:
         both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
         twice = both[both["ticker"].duplicated(keep=False)]

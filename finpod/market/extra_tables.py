@@ -1,4 +1,4 @@
-"""Extra tables as columns of a market: each value is shown from the first row at which it was known."""
+"""Adds the user's tables to a market as columns in which each value appears from the first row at which it was known."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from finpod.measures import Array
 
 Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
 Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None
-"""A table, tables by the name of their variable, or several of either; None for none."""
+"""A table, tables by variable name, or a list of either; None for no table."""
 
 KEYS = ("date", "ticker", "known_at")
-"""Columns for the day that a value is about, for its ticker, and for the time at which it became known."""
+"""Columns of a long table: the day that a value is about, its ticker, and the time at which it became known."""
 RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
-"""Names of finpod's own tables, which extra columns cannot have."""
+"""Names of finpod's own tables. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Names of the columns of dates and of tickers. Others may be those of variables, or of a day before they were known."""
+"""Accepted names of the columns of dates and of tickers. Columns with other names may be variables, or earlier days."""
 LISTED = 5
-"""Most unknown tickers that the manifest lists."""
+"""Largest number of unknown tickers that the manifest lists."""
 
 
 def with_extra(
@@ -53,14 +53,13 @@ def with_extra(
 ) -> MarketData:
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
-    A table is a frame, a Series, or a parquet or CSV file, in one of the forms of data/README.md. A value is shown from the
+    A table is a frame, a Series, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the
     first row whose session closes at or after its `known_at`, or its `date` where that is blank (see `Timeline.first_rows`;
-    `calendar` None: with the end of the day), until a newer one is known. Of the known values the one with the latest date is
-    shown, of several with that date the one known last. Nothing is filled backwards.
+    with `calendar` None sessions end with the day). Each row has the known value with the latest date; of several with that
+    date, the one known last. Values are never filled backwards.
 
-    Raises InputError for a table that does not exist and for a column whose name has another meaning; DataError for
-    content that cannot be used: no value, text, an infinite value, two values for one ticker, date and `known_at`, or no
-    ticker of the market.
+    Raises InputError for a missing file and for a column with a reserved name; DataError for a table without values, text, an
+    infinite value, two values for one ticker, date and `known_at`, and a table without any ticker of the market.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -78,7 +77,7 @@ def with_extra(
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
-                notes.append(f"the extra column {name} shows no value: all were known after the last session")
+                notes.append(f"the extra column {name} has no value, as all became known after the last session")
     if timeline is None:
         return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}
@@ -86,9 +85,9 @@ def with_extra(
 
 
 def _sources(extra: Any, key: str | None = None) -> Iterator[tuple[pd.DataFrame | Path, str, str | None]]:
-    """Yield each table as a frame or a path, its name in messages, and the name of its variable, if the user gives one.
+    """Yield each table as a frame or a path, its name in messages, and the name of its variable if the user gave one.
 
-    Raises InputError for what is no table, and for a file that does not exist.
+    Raises InputError for a value that is not a table, and for a missing file.
     """
     if extra is None:
         return
@@ -117,11 +116,11 @@ def _sources(extra: Any, key: str | None = None) -> Iterator[tuple[pd.DataFrame 
 def _long(
     source: pd.DataFrame | Path, label: str, key: str | None, tickers: Sequence[str], decimal: str | None
 ) -> pd.DataFrame:
-    """Return a table with the columns `date`, perhaps `ticker` and `known_at` as in the table, and a float64 one a variable."""
+    """Return the table in long form: `date`, `ticker` and `known_at` if it has them, and one float64 column per variable."""
     frame = read_table(source) if isinstance(source, Path) else source
     keys, values = _columns(frame, label)
     mark = decimal_mark([("", column.values) for column in values if is_text(column.values)], decimal, label)
-    if mark == "," and isinstance(source, Path):  # what was read with a decimal point has another meaning
+    if mark == "," and isinstance(source, Path):  # read the text again: commas are decimal marks
         keys, values = _columns(read_table(source, decimal=","), label)
     table, labels = pd.DataFrame(keys), [column.label for column in values]
     if table.empty:
@@ -134,13 +133,13 @@ def _long(
         return table.assign(**dict(zip(names, numbers, strict=True)))
     variable = key or (source.stem if isinstance(source, Path) else None)
     if variable is None:
-        raise DataError(f'{label} has one column a ticker; give its name, {{"name": frame}}, or a column ticker')
+        raise DataError(f'{label} has one column per ticker; name it, as in {{"pe": frame}}, or add a column ticker')
     parts = [table.assign(ticker=name, **{variable: column}) for name, column in zip(labels, numbers, strict=True)]
     return pd.concat(parts, ignore_index=True)
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return the values of the columns `date`, `ticker` and `known_at`, as far as there are, and the other columns."""
+    """Return the values of those of the columns `date`, `ticker` and `known_at` that exist, and the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; make a column of the tickers (frame.stack)")
@@ -149,7 +148,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column date, and {dates.label} may be another day; name the column of dates so"
+            f"{label} has no column date, and {dates.label} may be another day; name the column of dates date"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -160,7 +159,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
 
 
 def _is_wide(labels: list[str], label: str, key: str | None, tickers: Sequence[str]) -> bool:
-    """Return True for a table with one column a ticker. Raises DataError if a column may be a ticker or a variable."""
+    """Return True for a table with one column per ticker. Raises DataError if a column may be a ticker or a variable."""
     members = [name for name in labels if _is_among(name, tickers)]
     if not members or key is not None:
         return bool(members) or (key is not None and len(labels) > 1)
@@ -174,18 +173,17 @@ def _is_wide(labels: list[str], label: str, key: str | None, tickers: Sequence[s
 
 
 def _is_among(label: object, tickers: Sequence[str]) -> bool:
-    """Return True for a ticker of the market in any spelling."""
+    """Return True for a ticker of the market, in any spelling."""
     return label in tickers or normal_ticker(label, tickers) in tickers
 
 
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return when the values of a long table are known, and unknown tickers.
+    """Return for each row of a long table when its values became known; and the tickers that the market does not have.
 
-    Each row has `date`, the time that its values are about; `known_at`, when they were known; `row`, the first row of the
-    market that may show them (T for none); and, unless they count for all tickers, `ticker`, their column in the market (-1
-    for an unknown ticker).
+    The columns are `date`, the day that the values are about; `known_at`; `row`, the first row of the market that may use them
+    (T for none); and `ticker`, their column in the market (-1 for an unknown ticker), unless they apply to all tickers.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -200,13 +198,13 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """Return stamps [R] datetime64[ns] on the clock of the market, NaT where blank. Midnight is a day, which no time zone moves."""
+    """Return stamps [R] datetime64[ns] in the market's time zone, NaT where blank. Midnight means a day and is not converted."""
     stamps = parse_stamps(column, label, day_first)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, stamps.on_clock(timeline.zone))
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return positions [R] of the tickers in the market, -1 for others, and these others. An old symbol counts as the new one."""
+    """Return the columns [R] of tickers in the market (-1 for unknown ones), and the unknown tickers. Renames are applied."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):
@@ -223,18 +221,18 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
 
 
 def _check_name(name: str, label: str) -> None:
-    """Raise InputError for the name of a table of finpod, and for one with a comma, which separates features."""
+    """Raise InputError for a reserved name, and for a name with a comma, which separates features."""
     if (field_of(name) or name.lower()) in RESERVED:
         text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
         raise InputError(text)
     if "," in name:
-        raise InputError(f"{label} has a column {name!r}; take the comma out of its name")
+        raise InputError(f"{label} has a column {name!r}; remove the comma from its name")
 
 
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
-    """Return a column [T, N], or [T] for one value for all tickers, and its entry for the manifest."""
+    """Return a column [T, N], or [T] if its values apply to all tickers, and its entry for the manifest."""
     if cells["value"].isna().all():
-        raise DataError(f"{label}: the column {name} holds no number; fill it, or take it out")
+        raise DataError(f"{label}: the column {name} has no number; fill it, or remove it")
     shared = "ticker" not in cells
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]
@@ -261,7 +259,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
     newest = np.full((days, width), -1)
     np.maximum.at(newest, (row[shown], ticker[shown]), np.flatnonzero(shown))
     newest = np.maximum.accumulate(newest, axis=0)
-    table = np.append(values, np.nan)[newest]  # the number of no value is -1
+    table = np.append(values, np.nan)[newest]  # -1 for no value
     facts: dict[str, Any] = {
         "file": label,
         "per": "all tickers" if shared else "ticker",

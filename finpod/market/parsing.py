@@ -1,4 +1,4 @@
-"""Dates, numbers and tickers from text. All values of a column decide how it is read; ambiguous columns are refused."""
+"""Parses dates, numbers and tickers. All values of a column decide how it is read; ambiguous columns are an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMS = (
     r"(?P<word>[A-Za-z]{3})[a-z]*[- ](?P<day>\d{1,2}),? (?P<year>\d{4}|\d{2})",
     r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
 )
-"""Year first, two numbers before the year, the two with the month in letters, and YYYYMMDD."""
+"""Forms of dates: year first, year last, day or month first with the month in letters, and YYYYMMDD."""
 _TIME = (
     r"(?:[T ,]\s*(?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(?P<half>[AaPp][Mm])?"
     r"\s*(?P<offset>Z|UTC|GMT|(?:UTC|GMT)?[+-]\d{2}(?::?\d{2})?)?)?$"
@@ -43,7 +43,7 @@ _YEARS = np.array(["1700", "2201"], dtype="datetime64[ns]")
 """Valid years: from the first to before the second."""
 
 INTRADAY = 3
-"""Average distinct stamps a day from which bars are intraday."""
+"""Bars are intraday from this average number of distinct stamps per day."""
 _INTRADAY_READING = "intraday bars, their times as in New York"
 
 
@@ -51,14 +51,14 @@ class Stamps(NamedTuple):
     """A column of dates and times."""
 
     clock: Array
-    """[rows] datetime64[ns] as written, on the stamp's own clock; NaT for blank cells."""
+    """[rows] datetime64[ns] as written, whatever the UTC offset; NaT for blank cells."""
     utc: Array
     """[rows] datetime64[ns] in UTC; NaT for stamps without a UTC offset."""
     reading: str
-    """Description of how the stamps were read, if there was a choice; else empty."""
+    """How the stamps were read, if there was a choice; otherwise empty."""
 
     def on_clock(self, zone: ZoneInfo | None) -> Array:
-        """Return the stamps [rows] as datetime64[ns] on the clock of `zone`. Without a zone or an offset they stay as written."""
+        """Return the stamps [rows] as datetime64[ns] in `zone`. Without a zone or an offset they stay as written."""
         if zone is None:
             return self.clock
         local = pd.DatetimeIndex(self.utc).tz_localize("UTC").tz_convert(zone).tz_localize(None)
@@ -66,13 +66,13 @@ class Stamps(NamedTuple):
 
 
 def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
-    """Return the one spelling of a ticker: BRK-B for "brk.b", "BRK/B" and "BRK-B". VOD.L, 7203.T and 600000.SS stay.
+    """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B". VOD.L, 7203.T and 600000.SS stay.
 
-    The letters become capitals and one slash between two words becomes a dash. A dot is a dash where a class of shares
-    follows it: a last A, B or C after letters, which no exchange has as its suffix, or one letter before a suffix (RCI.B.TO).
-    Any other letter after a last dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so the dot
-    stays. `among`, the tickers of a market, settles the rest: a label that is none of them is the one that differs from
-    it only in the mark (- . _) before its last letter, if there is one.
+    Letters become capitals, and a single slash between two words becomes a dash. A dot becomes a dash if a share class follows:
+    a final A, B or C after letters, which is no exchange's suffix, or one letter before a suffix (RCI.B.TO). Other letters
+    after a final dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so that dot stays. With `among`, the
+    tickers of a market, a label that is none of them becomes the one that differs only in the mark (- . _) before the last
+    letter, if there is one.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
     spelled = re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
@@ -83,14 +83,14 @@ def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
 
 
 def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
-    """Return label -> ticker in its one spelling (`normal_ticker`). X.V and X_V become X-V if X-V is a ticker as well."""
+    """Return label -> normalised ticker (see `normal_ticker`). X.V and X_V become X-V if X-V is also a ticker."""
     tickers = {label: normal_ticker(label) for label in labels}
     dashed = {ticker for ticker in tickers.values() if ticker[-2:-1] == "-"}
     return {label: normal_ticker(ticker, dashed) for label, ticker in tickers.items()}
 
 
 def is_ticker(label: str) -> bool:
-    """Return True for a valid ticker: no slash, no space, no character with a meaning to a shell."""
+    """Return True for a valid ticker: without slashes, spaces and characters that a shell interprets."""
     return _TICKER.fullmatch(label) is not None
 
 
@@ -104,14 +104,14 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """Return the tickers [rows] in their one spelling, with sorted categories; and label -> ticker for labels spelled otherwise.
+    """Return the normalised tickers [rows] with sorted categories, and label -> ticker for labels that were changed.
 
-    Whole numbers are tickers, too. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
+    Whole numbers are valid tickers. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
     fraction.
     """
     column = plain(column)
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
-        column = column.astype("Int64")  # identifiers that a missing value turned into floats
+        column = column.astype("Int64")  # whole numbers, which a missing value turned into floats
     codes, values = pd.factorize(column)
     labels = [str(value).strip() for value in values]
     missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
@@ -125,7 +125,7 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def plain(column: pd.Series) -> pd.Series:
-    """Return the column with Arrow dtypes converted to those of numpy or pandas."""
+    """Return the column with Arrow dtypes converted to dtypes of numpy or pandas."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return column
     import pyarrow as pa
@@ -142,10 +142,10 @@ def is_text(column: pd.Series) -> bool:
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal`, or what all columns of text show.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, or else by their texts.
 
-    A mark that occurs twice in a number, before the other mark, or in a volume separates thousands. Raises DataError
-    if 1,234 may be a thousand or one, InputError for another mark.
+    A mark separates thousands if it occurs twice in a number, before the other mark, or in a volume. Raises DataError if the
+    texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -161,8 +161,7 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
         unsure = unsure or next((value for value in text[:1] if "," in value), None)
     if unsure is not None:
         raise DataError(
-            f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; say which with "
-            "decimal='.' or decimal=','",
+            f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; give decimal='.' or decimal=','",
             argument="decimal",
         )
     return decimal or "."
@@ -197,7 +196,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if the dtype or the first value is a date; with `digits` also for YYYYMMDD and seconds since 1970."""
+    """Return True if the dtype or the first value is a date; with `digits`, YYYYMMDD and seconds since 1970 are dates as well."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -213,8 +212,9 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
 def parse_dates(
     column: pd.Series, name: str = "the frame", day_first: bool | None = None
 ) -> tuple[Array, set[str], str]:
-    """Return the day of each bar [rows], or its time in New York if bars are intraday; the UTC offsets of the stamps; and how
-    they were read, if there was a choice (see `parse_stamps`). Blank cells are an error.
+    """Return the day of each bar [rows] (its New York time if bars are intraday), the UTC offsets, and how stamps were read.
+
+    See `parse_stamps`. Raises DataError for blank cells.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
@@ -229,9 +229,9 @@ def parse_dates(
 def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Stamps:
     """Return the dates and times of a column in any unit, spelling or time zone.
 
-    Whole numbers are YYYYMMDD, or seconds (or thousandths, ...) since 1970 in UTC. All values of the column decide whether
-    03/04/2024 is in March or April; if none is above 12, `day_first` must say so. Raises DataError for the first value
-    that is not a date of the years 1700 to 2200.
+    Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
+    03/04/2024 is in March or April; `day_first` must be given if they do not. Raises DataError for the first value that is not
+    a date of the years 1700 to 2200.
     """
     column = plain(column)
     if isinstance(column.dtype, pd.PeriodDtype):
@@ -257,20 +257,20 @@ def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | N
     if wrong.any():
         raise DataError(
             f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS. "
-            "Times of another zone than the exchange's need their UTC offset, as +HH:MM"
+            "A time that is not in the exchange's time zone needs its UTC offset, +HH:MM"
         )
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
 
 
 def is_intraday(stamps: Array) -> bool:
-    """Return True if there are three or more distinct stamps a day."""
+    """Return True if there are on average at least `INTRADAY` distinct stamps per day."""
     stamps = np.unique(stamps[~np.isnat(stamps)])
     return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us or ns; None if there is none."""
+    """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us, ns, or None for no unit."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     scales = ((unit, scale) for unit, (_, scale) in _UNITS.items())
@@ -278,7 +278,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_numbers(text: pd.Series, name: str) -> tuple[pd.Series, str]:
-    """Return numbers as text YYYYMMDD or as aware stamps, and how they were read."""
+    """Return numbers as text YYYYMMDD or as UTC stamps, and a sentence on how they were read."""
     numbers = pd.to_numeric(text)
     unit = _unit(numbers.dropna())
     if unit is None:
@@ -290,7 +290,7 @@ def _from_numbers(text: pd.Series, name: str) -> tuple[pd.Series, str]:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """Return stamps [values] as written and in UTC, NaT for text that is not a date; and how they were read."""
+    """Return stamps [values] as written and in UTC, NaT for text that is not a date; and a sentence on how they were read."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""
@@ -316,12 +316,12 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
 
 
 def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_first: bool | None) -> bool:
-    """Return True if `one`, not `two`, is the day, by values above 12 or `day_first`. Raises DataError for contradictions."""
+    """Return True if `one` is the day and `two` the month, by values above 12 or `day_first`. Raises DataError if they disagree."""
     above = {True: text[one > 12], False: text[two > 12]}
     shown = [choice for choice, values in above.items() if len(values)]
     if not shown and day_first is None:
         raise DataError(
-            f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first; say which with "
+            f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first; give "
             "day_first=True or day_first=False",
             argument="day_first",
         )
@@ -330,6 +330,6 @@ def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str, day_f
         reason = f"like {above[chosen].iloc[0]!r}" if day_first is None else f"as day_first={day_first} says"
         raise DataError(
             f"{name}: {above[not chosen].iloc[0]!r} cannot be read {'day' if chosen else 'month'} first {reason}; write all "
-            "dates one way, best as YYYY-MM-DD"
+            "dates in the same form, such as YYYY-MM-DD"
         )
     return chosen

@@ -1,4 +1,4 @@
-"""Parquet and CSV files as frames: separators, titles and headers of one or two levels."""
+"""Reads parquet and CSV files as frames. Recognises separators, titles and headers of one or two levels."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from finpod.market.parsing import BLANK, holds_dates, is_ticker, normal_ticker
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
-"""Bytes in which the separator and header of a CSV are looked for."""
+"""Number of bytes from which the separator and header of a CSV are recognised."""
 _LINES = 40
-"""Lines in which the header is looked for."""
+"""Number of lines in which the header must be."""
 _SEPARATORS = ",;\t|"
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
@@ -30,13 +30,13 @@ _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.ti
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
     """Return one parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
 
-    A CSV may be separated by commas, semicolons, tabs or bars, begin with a byte-order mark or titles, and have a header of
-    two levels: a line with a close above a line of tickers, or a line of fields below one of tickers. Raises InputError for
-    other kinds of files and DataError for unreadable ones.
+    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles. Its
+    header may have two levels: fields above tickers, or tickers above fields. Raises InputError for other kinds of files and
+    DataError for unreadable ones.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
-        raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, one row a bar")
+        raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, with one row per bar")
     try:
         return _read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal, ticker_column)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
@@ -44,10 +44,10 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
 
 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
-    """Return a small CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
+    """Return a CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
 
-    Errors call the file `kind`, one of its rows `entry`, and are about `argument`. Raises InputError for a missing file and
-    DataError for a file that is no CSV, lacks one of `columns` or has no row.
+    `kind` and `entry` are the words for the file and for one of its rows in errors, `argument` is the argument of the errors.
+    Raises InputError for a missing file and DataError for a file that is not a CSV, lacks one of `columns` or has no row.
     """
     needed = ", ".join(columns)
     if not source.is_file():
@@ -92,7 +92,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
         null_values=_BLANK,
         true_values=[],
         false_values=[],
-        timestamp_parsers=["none"],  # a stamp keeps its offset as text
+        timestamp_parsers=["none"],  # to keep the UTC offset
         decimal_point=decimal,
         column_types={
             name: _TEXT
@@ -124,25 +124,25 @@ class _Header(NamedTuple):
 
 
 def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
-    """Return the header of a CSV, from its first lines as (number, cells). Raises ValueError for a file without one.
+    """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
 
-    A second line belongs to the header if it has the tickers below fields, or the fields below tickers. Tickers are
-    recognised by the name of their level, by a following line with the name of the index, or if each has a close and the
-    first column has no value. Fields are recognised by their names.
+    A second line belongs to the header if it has tickers below fields, or fields below tickers. Fields are recognised by their
+    names. Tickers are recognised by the name of their level, by a following line with the name of the index, or because each
+    has a close and the first column has no value.
     """
     start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
-    if any(not cells[0] for _, cells in rows[:start]):  # no title, but an upper level with one label
+    if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
         start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
     upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
     if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
-        raise ValueError("its first line is a row of values; write the names of the columns above it")
+        raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
     followed = _names_the_index(third)
     labels: list[Any] = list(upper)
     levels, count, blank = None, 1, ("", "")
     if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
         if word(lower[0]) in TICKERS:
             upper = [_without_number(label) for label in upper]
-        for at in range(2, len(upper)):  # a label of a spreadsheet's merged cells
+        for at in range(2, len(upper)):  # merged cells of a spreadsheet
             upper[at] = upper[at] or upper[at - 1]
         dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
         labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
@@ -151,7 +151,7 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
         labels[0], count = lower[0], 2
     if len(rows) > start + count:
         number, values = rows[start + count]
-        if len(values) == len(labels) + 1 and not values[-1]:  # commas at the ends of the rows
+        if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
             labels.append(blank if levels else "")
         return _Header(labels, levels, number)
     return _Header(labels, levels, rows[-1][0] + 1)
@@ -173,13 +173,13 @@ def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
 
 
 def _without_number(label: str) -> str:
-    """Return the label without the number that pandas adds to repeated labels: Close for Close.1."""
+    """Return a label without the number that pandas adds to repeated labels: Close for Close.1."""
     bare = re.sub(r"\.\d+$", "", label)
     return bare if field_of(bare) else label
 
 
 def _names_the_index(cells: Sequence[str]) -> bool:
-    """Return True for a line with only the name of the first column, as pandas writes below headers of two levels."""
+    """Return True for a line that has only the name of the first column, as pandas writes below headers of two levels."""
     return word(cells[0]) in DATES and not any(cells[1:])
 
 
@@ -188,7 +188,7 @@ def _is_date(label: str) -> bool:
 
 
 def _stays_text(label: str) -> bool:
-    """Return True for a column of a CSV to read as text: dates, and possible tickers, which may have leading zeros."""
+    """Return True for a column that must be read as text: dates, and possible tickers, which may have leading zeros."""
     return is_unnamed(label) or word(label) in (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp")
 
 
@@ -203,5 +203,5 @@ def _first_lines(source: Path) -> list[tuple[int, str]]:
     if not lines:
         raise ValueError("it is empty")
     if lines[0][1].lstrip().lower().startswith(("<!doctype", "<html", "<?xml", "{", "[{")):
-        raise ValueError("it holds HTML or JSON and no table")
+        raise ValueError("it is HTML or JSON, not a table")
     return lines[:_LINES]

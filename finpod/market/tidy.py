@@ -1,4 +1,4 @@
-"""Tidy bars: one row an asset and session, from frames, files and folders of any layout."""
+"""Reads frames, files and folders of any layout as tidy bars: one row per asset and session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from finpod.measures import Array
 Source: TypeAlias = str | PathLike[str] | pd.DataFrame | pd.Series
 """A market to read: a frame, a file or a folder of files."""
 _LISTED = 5
-"""Spellings that `RepairLog.reading` lists."""
+"""Largest number of changed tickers that `RepairLog.reading` lists."""
 
 
 def read_bars(
@@ -45,15 +45,15 @@ def read_bars(
     decimal: str | None = None,
     name: str = "the frame",
 ) -> pd.DataFrame:
-    """Return the bars of a frame, a parquet or CSV file, or a folder of such files, one row a bar, sorted by date and ticker.
+    """Return the bars of a frame, a parquet or CSV file, or a folder of such files, one row per bar, by date and ticker.
 
-    The columns are `date` datetime64[ns], `ticker` categorical, and float64 numbers. A table may have every layout that
-    `finpod.market.layouts.recognise` knows. `ticker` is the ticker of a table without tickers; a file may have it in its
-    name. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide what dates and numbers
-    leave open. Without `ticker` the dates of one asset must neither repeat nor run back and forth, as the dates of several
-    assets in one table do. Rows given twice are dropped; two different rows for one ticker and day are an error. The `log`
-    notes what was decided or changed. Messages call a frame `name`. Raises InputError for what cannot be found and
-    DataError for what cannot be used.
+    The columns are `date` datetime64[ns], `ticker` categorical, and float64 numbers. A table may have any layout that
+    `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default it is taken from the
+    name of the file. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide how ambiguous
+    dates and numbers are read. In a table without tickers, dates that repeat or change direction are an error unless `ticker`
+    is given, since it may have several assets. Equal rows are dropped; different rows for one ticker and day are an error.
+    `log` records decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does
+    not exist and DataError for invalid content.
     """
     log = RepairLog() if log is None else log
     options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
@@ -69,10 +69,10 @@ def read_bars(
         return _tidy(path, path.name, log, ticker, **options)
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in KINDS and not file.name.startswith("."))
     if not files:
-        text = f"{path} holds no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder that has one"
+        text = f"{path} has no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder with one of them"
         raise InputError(text, argument="path")
     if ticker is not None:
-        text = f"ticker={ticker} is for one file, and {path} is a folder; name each file after its ticker"
+        text = f"ticker={ticker} applies to one file, but {path} is a folder; name each file after its ticker"
         raise InputError(text, argument="ticker")
     parts = [_tidy(file, file.name, log, None, **options) for file in files]
     return _joined(parts, path.name, [file.name for file in files], log)
@@ -92,7 +92,7 @@ def _tidy(
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     text = [(field, values) for (field, _), values in layout.numbers.items() if is_text(values)]
     mark = decimal_mark(text, decimal, name)
-    if mark == "," and isinstance(source, Path):  # numbers that were read with a point, such as 1.234 shares, differ
+    if mark == "," and isinstance(source, Path):  # read the text again: 1.234 shares are 1234
         frame = read_table(source, decimal=",", ticker_column=ticker_column)
         layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     own_ticker = ticker
@@ -101,7 +101,7 @@ def _tidy(
             raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
         own_ticker = ticker_of(source)
     if layout.dates.empty or not layout.numbers:
-        raise DataError(f"{name} holds no bar; check the dates and the tickers that were asked for")
+        raise DataError(f"{name} has no bar; check its dates and tickers")
     days, offsets, reading = parse_dates(layout.dates, name, day_first)
     if layout.one_asset and ticker is None:
         _check_order(days, layout, name)
@@ -110,7 +110,7 @@ def _tidy(
     labels = list(dict.fromkeys(label for _, label in layout.numbers))
     for field in NUMBERS:
         if any(field == known for known, _ in layout.numbers):
-            table = np.full((len(days), len(labels)), np.nan)  # date by date, where columns are tickers
+            table = np.full((len(days), len(labels)), np.nan)  # one date after the other, as the columns are tickers
             for at, label in enumerate(labels):
                 if (field, label) in layout.numbers:
                     table[:, at] = parse_numbers(layout.numbers[field, label], field, name, mark)
@@ -142,41 +142,41 @@ def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log:
 def ticker_of(source: Path) -> str:
     """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
 
-    It is the only part in capitals, of those separated by _, a space or a comma, or else the whole name. Raises DataError if
-    that is not a valid ticker.
+    The name is split at _, spaces and commas. The ticker is the part in capitals if there is exactly one, or else the whole
+    name. Raises DataError if it is not a valid ticker.
     """
     parts = re.split(r"[_ ,]", source.stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(normal_ticker(ticker)):
         raise DataError(
-            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or name the file for it",
+            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or rename the file",
             argument="ticker",
         )
     return ticker
 
 
 def _check_order(days: Array, layout: Layout, name: str) -> None:
-    """Raise DataError if the dates of a table without tickers repeat, or run back and forth."""
+    """Raise DataError if the dates of a table without tickers repeat or change direction."""
     steps = np.diff(days).astype(np.int64)
     if (steps > 0).all() or (steps < 0).all():
         return
     again = pd.Series(days).duplicated().to_numpy()
     turns = np.r_[False, (steps < 0) != (steps[0] < 0)]
     fault, day = (
-        ("repeat, such as", days[again][0]) if again.any() else ("run back and forth, such as at", days[turns][0])
+        ("repeat, such as", days[again][0]) if again.any() else ("change direction, such as at", days[turns][0])
     )
     raise DataError(
-        f"{name} has no column of tickers and dates that {fault} {day!s:.10}, so it may hold several assets. "
+        f"{name} has no column of tickers and dates that {fault} {day!s:.10}, so it may have several assets. "
         f"{ask_for_tickers(layout.columns)}",
         argument="ticker_column",
     )
 
 
 def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """Return the tickers of all bars, [T] or [T * N], and a sentence on those that were respelled.
+    """Return the tickers of all bars, [T] or [T * N], and a sentence on those that were normalised.
 
-    `ticker` is the user's, `own_ticker` that of a table without tickers.
+    `ticker` was given by the user, `own_ticker` is used for a table without tickers.
     """
     if layout.tickers is not None:
         tickers, respelled = parse_tickers(layout.tickers, name)
@@ -185,7 +185,7 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
         columns, respelled = parse_tickers(pd.Series(labels, dtype=object), name)
         if (twice := pd.Series(columns).duplicated(keep=False)).any():
             one, other, *_ = (label for label, again in zip(labels, twice, strict=True) if again)
-            raise DataError(f"{name} has the columns {one} and {other}, which are one ticker; keep one of them")
+            raise DataError(f"{name} has the columns {one} and {other} for the same ticker; keep one of them")
         tickers = columns.take(np.tile(np.arange(len(labels)), len(layout.dates)))
     if ticker is not None:
         if len(tickers.categories) > 1:
@@ -201,7 +201,7 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
 
 
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array, parts: Sequence[str]) -> pd.DataFrame:
-    """Return the bars sorted by date and ticker, equal rows once. Raises DataError for different bars of one ticker and day."""
+    """Return the bars by date and ticker, without repeated rows. Raises DataError for different bars of one ticker and day."""
     order = np.lexsort((bars["ticker"].cat.codes, bars["date"]))
     if (np.diff(order) < 0).any():
         bars, part_of_row = bars.take(order).reset_index(drop=True), part_of_row[order]
@@ -218,7 +218,7 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array,
         where = f" in its files {' and '.join(files)}" if len(files) > 1 else ""
         raise DataError(
             f"{name} has two different bars for {bars['ticker'].iloc[row]} on {bars['date'].iloc[row]:%Y-%m-%d}{where}; "
-            "finpod needs one bar a ticker and session"
+            "keep one bar per ticker and session"
         )
     tickers, dates = bars["ticker"].to_numpy()[rows], bars["date"].to_numpy()[rows]
     log.repair("duplicate rows dropped", tickers, dates, "bar", "given twice", "once")

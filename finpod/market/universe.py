@@ -1,4 +1,4 @@
-"""Point-in-time membership: spells of members, and the indexes whose historical members are known."""
+"""Point-in-time membership: the spells in which assets are members, and indexes whose historical members are known."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Argument that selects the benchmark or calendar of the universe; without a universe, of `DEFAULT`."""
+"""Value of an argument that selects the index's benchmark or calendar; without an index, that of `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
 class Index(NamedTuple):
-    """An index with known historical members, and the defaults of its markets."""
+    """An index with known historical members, its benchmark and its calendar."""
 
     name: str
     """Name that `members=` and the universe of `fetch_market` accept."""
@@ -39,7 +39,7 @@ class Index(NamedTuple):
     calendar: str
     """Exchange of the index, by its name in exchange_calendars."""
     size: int
-    """Number of companies by the rules of the index. Companies with two share classes make the list of members longer."""
+    """Number of companies that the rules of the index prescribe. Companies with two share classes are two members."""
 
 
 INDEXES = {
@@ -59,15 +59,15 @@ _CORRECTED = (
     ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
     ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
 )
-"""Errors of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
+"""Corrections of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
 _GAPS = (
     ("nasdaq100", "WTW", "2015-01-01", "2018-12-24"),
     ("nasdaq100", "ENDP", "2015-01-01", "2015-12-21"),
     ("nasdaq100", "TCOM", "2015-01-01", "2015-12-21"),
 )
-"""Days on which index-constitution lists an asset that had left the index: (index, ticker, from, to_exclusive)."""
+"""Days on which index-constitution wrongly lists an asset as a member: (index, ticker, from, to_exclusive)."""
 COLUMNS = ("ticker", "from", "to_exclusive")
-"""Columns of a membership CSV, one row a spell. An empty end means that the spell is still open."""
+"""Columns of a membership CSV, one row per spell. An empty end means that the spell is still open."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
@@ -85,20 +85,20 @@ class Membership:
     sentence: str
     """Kind and source of the list, for manifests and reports."""
     survivorship: bool = False
-    """True if the list was made at a later date, which biases backtests upwards."""
+    """True if the list was made later, so that backtests have survivorship bias."""
     index: Index | None = None
-    """Index whose members these are."""
+    """Index that has these members, if any."""
 
     def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
         """Return the tickers that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def count(self, dates: Array) -> Array:
-        """Return the number of members [T] on each session, counted by spell."""
+        """Return the number of members [T] on each session."""
         return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """Return True [T, N] where the asset is a member on the session. Assets without a spell are never members."""
+        """Return a mask [T, N]: True where the asset is a member on the session. Assets without a spell are never members."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
         change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)
@@ -107,7 +107,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the same spells under the symbols of the prices, renamed listings included.
+        """Return the spells under the symbols that the prices use, also for renamed listings.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
@@ -124,19 +124,19 @@ class Membership:
         return replace(self, tickers=np.array(tickers, dtype=object))
 
     def renamed_to_newest(self) -> Membership:
-        """Return the same spells under the newest symbol of each listing, under which vendors file its whole history."""
+        """Return the spells under the newest symbol of each listing, which vendors use for its whole history."""
         older = {symbol for names in families() for symbol in names[:-1]}
         return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
     def renamed(self, rename: Rename) -> Membership:
-        """Return the spells of the old symbol under the new one. If the rename has a day, only spells that began before move."""
+        """Return the spells with `rename` applied. If it has a day, only to spells that began before that day."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
 
 @cache
 def families() -> list[tuple[str, ...]]:
-    """Return the symbols of each renamed listing, oldest first. A member is found under the one that the prices use."""
+    """Return the symbols of each renamed listing, oldest first."""
     chains: dict[str, tuple[str, ...]] = {}
     for rename in bundled_renames():
         chains[rename.new] = (*chains.pop(rename.old, (rename.old,)), rename.new)
@@ -144,10 +144,10 @@ def families() -> list[tuple[str, ...]]:
 
 
 def resolve_members(members: Members, origin: str) -> tuple[Membership | None, Index | None]:
-    """Return the membership that `members` describe, and their index, if it is one.
+    """Return the membership that `members` describes, and its index if it has one.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
-    Text is the name of an index unless it contains a dot or such a file exists. `origin` completes the description of a list.
+    Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list comes from.
     Raises InputError for an unknown index.
     """
     if members is None:
@@ -165,7 +165,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     """Return the membership of a CSV with the columns ticker, from, to_exclusive, separated by commas or semicolons.
 
     Tickers may have any spelling (see `finpod.market.parsing.normal_ticker`).
-    Raises InputError for a missing file and DataError, naming the row, for a file that cannot be used.
+    Raises InputError for a missing file and DataError for invalid content.
     """
     source = Path(path)
     table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
@@ -192,7 +192,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return membership for all time, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
+    """Return a membership without dates, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
 
     Raises InputError for an empty list.
     """
@@ -215,7 +215,7 @@ def find_index(name: str) -> Index | None:
 
 
 def is_universe(text: str) -> bool:
-    """Return True if the text looks like the name of an index: a known one, or small letters followed by a number."""
+    """Return True if the text looks like the name of an index: a known name, or lower-case letters followed by a number."""
     return find_index(text) is not None or re.fullmatch(r"[a-z&]+\W?\d+", text) is not None
 
 
@@ -236,7 +236,7 @@ def _key(name: str) -> str:
 
 
 def settled(benchmark: str | None, calendar: str | None, index: Index | None) -> tuple[str | None, str | None]:
-    """Return benchmark and calendar, with "auto" replaced by those of the index, or of `DEFAULT` without one."""
+    """Return benchmark and calendar, with "auto" replaced by the value of the index, or of `DEFAULT` without an index."""
     index = index or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 
@@ -244,7 +244,7 @@ def settled(benchmark: str | None, calendar: str | None, index: Index | None) ->
 def index_members(name: str) -> Membership:
     """Return the point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
 
-    Known errors are corrected, and spells of zero days left out (see data/README.md).
+    Known errors are corrected, and spells of zero days are left out (see data/README.md).
     Raises InputError for an unknown index.
     """
     index = index_named(name)
@@ -254,7 +254,7 @@ def index_members(name: str) -> Membership:
     spells = pd.DataFrame({"ticker": history["symbol"].astype(str), "from": history["opt-in"]})
     spells["to_exclusive"] = history["opt-out"].fillna(_OPEN)
     spells = _corrected(spells[spells["from"] < spells["to_exclusive"]], index)
-    symbols = spells["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # as Yahoo writes Chinese symbols
+    symbols = spells["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # Yahoo's spelling of Chinese symbols
     symbols = symbols.str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
     return Membership(
         tickers=symbols.map(normal_ticker).to_numpy(dtype=object),

@@ -27,28 +27,29 @@ from finpod.market.universe import AUTO, Index, Membership, resolve_members, set
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
-"""Longest time without a session: the Chinese New Year."""
+"""Longest possible time without a session (Chinese New Year)."""
 LISTED = 12
-"""Most tickers that an error lists."""
+"""Largest number of tickers that an error lists."""
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 BATCH, ATTEMPTS = 25, 6
-"""Tickers in one request; and requests for a ticker without an answer, or batches in a row without any bar, before giving up."""
+"""Tickers per request; and the number of unanswered requests for a ticker, or of batches without any bar in a row, after which
+the fetch gives up."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
-"""Names of what the folder of an unfinished fetch may hold; with a dot in front, what a killed process left."""
+"""Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
 Bars = Mapping[str, pd.DataFrame]
 Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
 """Function that requests some tickers once. It returns their bars, and the reasons why the others failed."""
 
 
 class _Span(NamedTuple):
-    """The days of a request."""
+    """Sessions of a request."""
 
     first: np.datetime64
     last: np.datetime64
     """Last session of the request."""
     over: np.datetime64
-    """Last session that is over, at most `last`."""
+    """Last session up to `last` that is over."""
 
 
 def fetch_market(
@@ -68,20 +69,19 @@ def fetch_market(
 ) -> MarketData:
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
-        `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-        membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
-        symbol. `benchmark` is a ticker, or None for none. `calendar` is an exchange of exchange_calendars. "auto" takes those of
-        the index, and QQQ and XNYS for other universes.
+    `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
+    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
+    symbol. `benchmark` is a ticker or None. `calendar` is a name of exchange_calendars. "auto" takes those of the index, or
+    QQQ and XNYS for other universes.
 
-        Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted here (see
-    `finpod.market.cleaning.build_market`). Tickers that are rate limited or not answered are requested again after `wait`
-    seconds or more, until `deadline` seconds are over. If some remain, InputError is raised unless `allow_missing`. Tickers
-    that Yahoo does not have are listed in `manifest["failed"]` with the reason; those of a list raise InputError unless
-    `allow_missing`. Downloaded bars are kept in the folder `partial`, from which the same request resumes; the caller
-    removes it (`discard`) once the market is stored.
+    Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by `finpod.market.cleaning.build_market`.
+    Tickers that are rate limited or not answered are requested again after `wait` seconds or more, for `deadline` seconds
+    in total. If some are still missing, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are
+    listed in `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars
+    are kept in the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
 
-    `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present (aware), for tests.
-        Raises InputError for invalid arguments and missing tickers, DataError for network failures.
+    `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present, with a time zone.
+    Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
     membership, index = _members(universe)
@@ -132,7 +132,7 @@ def _download(
     deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
-    """Download the tickers that the partial fetch lacks; return why the others have no bars."""
+    """Download the tickers that the partial fetch does not have yet; return why some have no bars."""
     for name, seconds in (("wait", wait), ("deadline", deadline)):
         if not seconds >= 0:
             raise InputError(f"{name} is {seconds}; give a number of seconds", argument=name)
@@ -157,7 +157,7 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
 
 
 def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
-    """Return the members, those of an index or a file under their newest symbols; and the index, if the universe is one."""
+    """Return the members (of an index or a file: under their newest symbols), and the index if the universe is one."""
     membership, index = resolve_members(universe, "asked for")
     if membership is None:
         raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
@@ -165,15 +165,15 @@ def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
 
 
 def _symbols(labels: Sequence[str]) -> list[str]:
-    """Return the tickers in Yahoo's spelling, each once. Raises InputError for an invalid symbol."""
+    """Return the distinct tickers in Yahoo's spelling. Raises InputError for an invalid symbol."""
     symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
     if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
-        raise InputError(f"{wrong[0]!r} is not a symbol; Yahoo's have letters, digits and . - = ^ only, such as BRK-B")
+        raise InputError(f"{wrong[0]!r} is not a symbol of Yahoo; use only letters, digits and . - = ^, as in BRK-B")
     return symbols
 
 
 def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
-    """Return the parameters of a request. A fetch resumes an earlier one only if these are equal."""
+    """Return the parameters of a request. A fetch resumes an earlier one only if they are equal."""
     return {
         "server": base_url or "Yahoo",
         "start": f"{span.first!s:.10}",
@@ -185,7 +185,7 @@ def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
 
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
-    """Raise for tickers without an answer, and for a fetch without any bar."""
+    """Raise an error for tickers without an answer, and for a fetch without any bar."""
     passing = {ticker: str(reason) for ticker, reason in sorted(failed.items()) if reason.passes}
     reasons = ", ".join(sorted(set(passing.values())))
     if len(passing) == total:
@@ -198,14 +198,14 @@ def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: boo
             f"{reasons}); try again later{kept}, or pass allow_missing=True"
         )
     if len(failed) == total:
-        raise DataError(f"Yahoo gave no bar for any of {total} tickers; check the symbols and the dates")
+        raise DataError(f"Yahoo has no bars for any of {total} tickers; check the symbols and the dates")
 
 
 class PartialFetch:
-    """Downloaded bars, in memory and in a folder (if any) from which the same request can resume.
+    """Downloaded bars, in memory and optionally in a folder from which the same request can resume.
 
-    The folder holds `request.json` and one `bars_TICKER.parquet` a ticker, each written whole or not at all. The content of
-    another request is discarded when new bars come. Raises InputError for a folder that holds anything else.
+    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Bars of another request are
+    removed when the first new ones are stored. Raises InputError for a folder with other files.
     """
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
@@ -228,35 +228,35 @@ class PartialFetch:
             write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
     def _resume(self, folder: Path) -> bool:
-        """Load what an earlier run of the same request stored; return True if there was one."""
+        """Load the bars that an earlier run of the same request stored; return True if there was one."""
         if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
-            raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another, or move it away")
+            raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another folder")
         request = folder / REQUEST
         if not request.is_file() or request.read_text() != self._request:
             return False
         for path in sorted(folder.glob("bars_*.parquet")):
-            with suppress(OSError, ValueError):  # damaged, or removed by another process that ended the same fetch
+            with suppress(OSError, ValueError):  # damaged, or removed by another process that finished the same fetch
                 self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
         return True
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of an unfinished fetch, including files of a killed process. Other files stay."""
+    """Remove the folder of an unfinished fetch, with files of killed processes. Other files stay."""
     for path in folder.glob("*"):
         if _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # not there, or not empty
+    with suppress(OSError):  # does not exist, or is not empty
         folder.rmdir()
 
 
 def gather(
     tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, wait: float, ends: float, report: Progress
 ) -> dict[str, Missing]:
-    """Request all tickers that are not stored yet; return why the others have no bars.
+    """Request all tickers that are not stored yet; return why some have no bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue, after a wait of `wait` seconds, which doubles
-    from batch to batch, plus up to a half at random, so that clients do not retry at the same moment. `ends` is on the clock
-    of `time.monotonic`.
+    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `wait` seconds, doubled
+    after each such batch, plus up to a half at random so that clients do not retry at the same moment. Requests stop at `ends`,
+    by the clock of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

@@ -1,4 +1,4 @@
-"""One request through yfinance, over a session that records each answer and can use another server."""
+"""Requests bars through yfinance, with a session that records each answer and can use another server."""
 
 import logging
 import math
@@ -32,17 +32,17 @@ class Missing(NamedTuple):
     detail: str
     """Text of the answer that gives the reason."""
     passes: bool = False
-    """True if a later request may succeed: the answer says nothing about the ticker."""
+    """True if a later request may succeed, because the answer was not about the ticker."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.detail}"
 
 
 class Client:
-    """Client that requests daily bars over [first, stop), unadjusted with their adjusted close, dividends and splits.
+    """Requests daily bars over [first, stop): unadjusted, with adjusted close, dividends and splits.
 
-    `base_url` replaces Yahoo's servers for all requests, cookies and crumbs included. Raises DataError at once if the server
-    cannot be reached, InputError for an address that is none.
+    `base_url` replaces Yahoo's servers in all requests, including those for cookies and crumbs. Raises DataError if the server
+    cannot be reached, InputError for an invalid address.
     """
 
     def __init__(self, first: str, stop: str, *, deadline: float, base_url: str | None = None) -> None:
@@ -62,9 +62,9 @@ class Client:
         """Time at which requests stop, on the clock of `time.monotonic`."""
 
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """Request some tickers once; return their bars, and why the others have none. Raises DataError if yfinance fails."""
+        """Request some tickers once; return their bars, and why some have none. Raises DataError if yfinance fails."""
         self._session.answers.clear()
-        YfData.cache_get.cache_clear()  # it would repeat an earlier 503 to whoever asks again
+        YfData.cache_get.cache_clear()  # or else it repeats an earlier 503 from its cache
         try:
             with _quiet():
                 frame = yfinance.download(
@@ -84,7 +84,7 @@ class Client:
         except Exception as error:
             reason = first_line(error)
             raise DataError(f"yfinance {yfinance.__version__} failed ({reason}); use a file or the sample") from error
-        finally:  # yfinance would go on with this session, its deadline included, wherever else it is used
+        finally:  # other code that uses yfinance must not get this session
             YfData(session=Session(impersonate="chrome"))
         bars = {ticker: table for ticker in tickers if len(table := _bars_of(frame, ticker))}
         return bars, {ticker: _reason(self._session.answers.get(ticker)) for ticker in tickers if ticker not in bars}
@@ -112,7 +112,7 @@ class _Session(Session):
             if left <= 0:
                 raise TimeoutError("the deadline has passed")
             answer = super().request(method, url, *args, **{**options, "timeout": min(SECONDS, left)})
-        except Exception as error:  # yfinance handles it; here it is only noted
+        except Exception as error:  # recorded here, handled by yfinance
             self.answers[symbol] = error
             raise
         self.answers[symbol] = answer
@@ -120,7 +120,7 @@ class _Session(Session):
 
 
 def _reason(answer: Response | Exception | None) -> Missing:
-    """Why there are no bars, from Yahoo's last answer for the symbol."""
+    """Return why there are no bars, by Yahoo's last answer for the symbol."""
     if not isinstance(answer, Response):
         detail = "yfinance did not ask" if answer is None else first_line(answer)
         return Missing("no answer", detail, passes=True)
