@@ -111,7 +111,7 @@ def test_it_decides_as_often_as_it_was_trained_to(market, ensemble):
 def test_it_is_refused_on_days_it_was_trained_or_chosen_on(market, ensemble):
     until = market.dates[VALIDATION[1]]
     assert ensemble.trained_until == f"{until!s:.10}"
-    with pytest.raises(InputError, match=f"trained or chosen on days up to {ensemble.trained_until}") as raised:
+    with pytest.raises(InputError, match=f"trained or selected on days up to {ensemble.trained_until}") as raised:
         finpod.backtest(ensemble, market, start=until)
     assert "\n" not in str(raised.value)
     assert finpod.backtest(ensemble, market, start=until, allow_in_sample=True, examine=False).in_sample

@@ -55,7 +55,7 @@ def test_a_window_on_the_last_day_of_training_is_refused():
     class Trained(EqualWeight):
         trained_until = "2024-01-10"
 
-    with pytest.raises(InputError, match="trained or chosen on days up to 2024-01-10"):
+    with pytest.raises(InputError, match="trained or selected on days up to 2024-01-10"):
         backtest(Trained(), minutes(), start="2024-01-10")
     assert backtest(Trained(), minutes(), start="2024-01-11").equity.index[0] == pd.Timestamp("2024-01-11 09:30")
 
