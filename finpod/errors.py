@@ -57,7 +57,7 @@ class EngineError(FinpodError):
     `what` names the executor and the cause. The text of the error continues with `advice`.
     """
 
-    def __init__(self, what: str, advice: str = "go on with resume=True") -> None:
+    def __init__(self, what: str, advice: str = "continue with resume=True") -> None:
         super().__init__(f"{what}; {advice}", argument="resume")
         self.what = what
 

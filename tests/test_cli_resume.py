@@ -276,5 +276,5 @@ def test_a_run_that_is_not_there_is_not_gone_on_with(work):
     (work / "strategies" / "tiny.unfinished" / "seed-0" / "log.jsonl").write_bytes(b"")
     assert "--train, --validation and --out" in run(RESUME).error
     with lock(Store(work / "strategies" / "tiny.unfinished")):
-        assert "is being driven by process" in run(LINE, SIZE, "--overwrite").error
+        assert "is in use by process" in run(LINE, SIZE, "--overwrite").error
     assert run(RESUME, LINE.removeprefix("train stocks"), SIZE).code == 0

@@ -189,6 +189,6 @@ def test_g19_a_walk_forward_whose_ray_has_ended_can_be_resumed(work):
     with ray_killed("raylet", line, "--ray") as ended:
         assert ended.code == 2
         assert ended.err.splitlines()[-1] == (
-            "error: Ray on this machine has ended (raylet exited); go on with --resume"
+            "error: Ray on this machine has ended (raylet exited); continue with --resume"
         )
     assert run(line, "--resume").code == 0

@@ -268,7 +268,7 @@ def test_g19_a_vital_process_that_has_ended_is_named_in_one_line(ended, process)
     for act in (engine.slots, engine.capacity, lambda: engine.wait(0.1), lambda: engine.start("key", None)):
         with pytest.raises(EngineError) as raised:
             act()
-        assert str(raised.value) == f"Ray on this machine has ended ({process} exited); go on with resume=True"
+        assert str(raised.value) == f"Ray on this machine has ended ({process} exited); continue with resume=True"
         assert raised.value.argument == "resume"
 
 

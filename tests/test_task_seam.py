@@ -176,7 +176,7 @@ def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path,
     assert ended.exit_code == 0, ended.output
     assert TrainedRun(tmp_path / "strategies" / "toy").trials == 2
     again = cli("train --resume strategies/toy")
-    assert "is finished: there is nothing to go on with" in str(again.exception)
+    assert "is finished; there is nothing to resume" in str(again.exception)
 
 
 def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):

@@ -62,7 +62,9 @@ class RunFolder:
             if begun and not overwrite:
                 raise InputError(f"{self.where} exists already; fork under another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:
-            raise InputError(f"{self.where} is unfinished; go on with resume=True, or begin anew with overwrite=True")
+            raise InputError(
+                f"{self.where} is unfinished; continue with resume=True, or start anew with overwrite=True"
+            )
         elif resume and not begun:
             raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
         source = self if resume and fork is None else fork
@@ -192,7 +194,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
     if place := next((place for place in places if begun_logs(place)), None):
         return RunFolder(place.where)
     if done := next((one.where for one in places_of(run) if not {*FINISHED}.isdisjoint(one.names())), None):
-        raise InputError(f"{done} is finished: there is nothing to go on with")
+        raise InputError(f"{done} is finished; there is nothing to resume")
     where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
         f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; give the folder of its output, or its storage="
@@ -207,10 +209,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the `storage` to resume a run in the place that its name tells, and `out` if its output goes beside that place.
+    """Return the arguments of `train` with which a run is resumed where it lies now: `storage`, and `out` if it was moved.
 
-    The output goes beside a folder that is not the storage which the log `recorded`, unless `out` is given. Raises InputError
-    for such a folder whose name does not tell the output.
+    A folder other than the storage that the log `recorded` was moved. Unless `out` is given, its output goes beside it, and
+    InputError is raised if the name of the folder does not end in '.unfinished'.
     """
     if "://" in run:
         return {"storage": run}
@@ -298,7 +300,7 @@ def lock(place: Store) -> Iterator[None]:
                 held = stack.enter_context(locked(path, wait=False))
             except BlockingIOError as error:
                 who = path.read_text(errors="replace").strip() or "another process"
-                raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it first") from error
+                raise InputError(f"{place.where} is in use by {who}; wait for it, or end it first") from error
             except OSError as error:
                 raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
             stack.callback(_remove_empty, place.folder)  # unless the user has other files in it
@@ -327,7 +329,7 @@ def _lease(place: Store) -> Iterator[None]:
         text = place.read("lock")
     who, _, stamp = text.decode().rpartition("|")
     if who and time.time() - float(stamp) < LEASE:
-        raise InputError(f"{place.where} is being driven by {who}; wait for it, or end it and {LEASE:.0f} s more")
+        raise InputError(f"{place.where} is in use by {who}; wait for it, or end it and {LEASE:.0f} s more")
     over = threading.Event()
 
     def mark() -> None:
