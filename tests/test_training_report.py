@@ -164,7 +164,7 @@ def test_a_large_tournament_is_drawn_small_with_the_best_and_their_ancestors():
 
 
 def test_lines_of_the_tree_cross_no_dot_and_no_name():
-    branches = lineage(field(200), highest_first=True)
+    branches = lineage(field(200))
     spot = {one.number: row for row, branch in enumerate(branches) for one in branch.trials}
     for row, branch in enumerate(branches):
         first = branch.trials[0]

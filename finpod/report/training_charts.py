@@ -155,7 +155,7 @@ def _tree(run: Training) -> Chart:
     The latest copies of an agent are next to it, so that no line crosses a dot or a name. A new drawing begins before an
     agent that started untrained if its descendants do not fit.
     """
-    branches = lineage(run.drawn, highest_first=True)
+    branches = lineage(run.drawn)
     begins = [row for row, branch in enumerate(branches) if branch.depth == 0] + [len(branches)]
     groups: list[list[Branch]] = [[]]
     for first, end in itertools.pairwise(begins):

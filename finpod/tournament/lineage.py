@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from finpod.tournament.leaderboard import Trial
 
@@ -23,27 +23,22 @@ def differing(trials: Sequence[Trial]) -> list[str]:
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
-def lineage(trials: Sequence[Trial], *, highest_first: bool = False) -> list[Branch]:
+def lineage(trials: Sequence[Trial]) -> list[Branch]:
     """Return every agent after the one it was copied from, or as untrained if that is not among the trials.
 
-    Copies are in order of creation, or with `highest_first` by level, so that lines from parents to copies do not cross.
+    Copies of an agent are in order of their level, the highest first, so that lines from parents to copies do not cross.
     """
-    agents: dict[tuple[int, str], list[Trial]] = {}
+    agents: dict[tuple[int, str | None], list[Trial]] = {}
     for trial in trials:
         agents.setdefault((trial.run, trial.agent), []).append(trial)
-    children: dict[tuple[int, str | None], list[str]] = {}
-    for (run, agent), own in agents.items():
-        parent = own[0].parent if (run, own[0].parent) in agents else None
-        children.setdefault((run, parent), []).append(agent)
-    if highest_first:
-        for (run, parent), copies in children.items():
-            if parent is not None:
-                copies.sort(key=lambda agent, run=run: -agents[run, agent][0].level)  # type: ignore[misc]
-    branches: list[Branch] = []
-    for run in dict.fromkeys(trial.run for trial in trials):
-        pending = [(0, agent) for agent in reversed(children.get((run, None), []))]
-        while pending:
-            depth, agent = pending.pop()
-            branches.append(Branch(depth, agent, tuple(sorted(agents[run, agent], key=lambda trial: trial.level))))
-            pending += [(depth + 1, child) for child in reversed(children.get((run, agent), []))]
+    children: dict[Any, list[Any]] = {}
+    for key, own in agents.items():
+        parent = (key[0], own[0].parent)
+        children.setdefault(parent if parent in agents else None, []).append(key)
+    branches, pending = list[Branch](), [(0, key) for key in reversed(children.get(None, []))]
+    while pending:
+        depth, key = pending.pop()
+        branches.append(Branch(depth, key[1], tuple(sorted(agents[key], key=lambda trial: trial.level))))
+        copies = sorted(children.get(key, []), key=lambda copy: -agents[copy][0].level)
+        pending += [(depth + 1, copy) for copy in reversed(copies)]
     return branches
