@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from made_tournaments import wait_until
+from made_tournaments import names, wait_until
 
 from finpod.errors import InputError
 from finpod.storage import Store
@@ -18,10 +18,6 @@ def refusal(place):
         pass
     assert "\n" not in str(raised.value)
     return str(raised.value)
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("with_locks", [True, False])

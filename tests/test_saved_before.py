@@ -57,12 +57,6 @@ def test_the_leaderboard_reads_a_run(saved, name, count):
     assert [trial["state"] for trial in json.loads(ended.stdout)["board"]] == ["ended"] * count
 
 
-def test_a_result_of_the_old_format_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"result has result format 2") as raised:
-        finpod.load_result(SAVED / "result")
-    assert "\n" not in str(raised.value)
-
-
 def test_the_command_verifies_a_log_and_names_the_line_of_a_score_that_was_changed(saved):
     line = ["leaderboard", str(saved / "ensemble"), "--verify"]
     ended = CliRunner().invoke(app, line)
