@@ -15,7 +15,7 @@ from finpod.active import ACTIVE
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, TASKS
-from finpod.errors import InputError, require_choice
+from finpod.errors import InputError, require_choice, require_number
 from finpod.features.panel import Features, name_of
 from finpod.files import ENSEMBLE, TRAINED, require_free
 from finpod.locomotion import LocomotionTask
@@ -27,7 +27,7 @@ from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.run_folder import RunFolder, find
 from finpod.tournament.scheduler import Watch
-from finpod.tournament.setup import Plan, Stop, TournamentSetup, require_count
+from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
 from finpod.tournament.training import Progress, run
 from finpod.trading.anchors import with_anchor
@@ -111,8 +111,8 @@ def train(
     that lacks a member, a market for a task without one, an `out` that exists (unless `overwrite`), and an unfinished run
     of this name (unless `resume`) that another process is driving or that was begun with other settings.
     """
-    require_count("seeds", seeds)
-    require_count("threads", threads)
+    require_number("seeds", seeds, 1, whole=True)
+    require_number("threads", threads, 1, whole=True)
     require_learner(learner, config)
     pods, checked = pods or Pods(), Plan.steps if steps is None else steps
     plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=checked)
@@ -203,7 +203,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     for name in settings:
         if name != "num_envs":
             raise InputError(f"task {learning.name!r} has no setting {name!r}; num_envs is the only one", argument=name)
-    require_count("num_envs", settings.get("num_envs", learning.num_envs))
+    require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from finpod.errors import InputError
+from finpod.errors import require_number
 from finpod.rl import LEARNERS
 from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
@@ -36,8 +36,7 @@ class EvolutionConfig:
     """If True, fresh agents also draw the settings that shape a network: features, width and others of the task."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.fresh <= 1:
-            raise InputError(f"fresh is {self.fresh}; it is a share, from 0 to 1", argument="fresh")
+        require_number("fresh", self.fresh, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

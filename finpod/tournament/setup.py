@@ -6,12 +6,11 @@ import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from numbers import Integral
 from typing import Any, Literal
 
 import torch
 
-from finpod.errors import InputError
+from finpod.errors import require_choice, require_number
 from finpod.pickling import dumps_by_value
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
@@ -43,12 +42,9 @@ class Stop:
     """Stop each tournament after this many seconds; `resume` starts a new count."""
 
     def __post_init__(self) -> None:
-        require_count("stop.trials", self.trials, optional=True)
-        require_count("stop.steps", self.steps, optional=True)
-        seconds = self.seconds
-        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < math.inf):
-            text = f"stop.seconds is {seconds!r}; give a positive number, or leave it out"
-            raise InputError(text, argument="stop.seconds")
+        for name, least in (("trials", 1), ("steps", 1), ("seconds", 0.001)):
+            if (value := getattr(self, name)) is not None:
+                require_number(f"stop.{name}", value, least, whole=name != "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,19 +78,16 @@ class Plan:
     """Stop rules."""
 
     def __post_init__(self) -> None:
-        for name in ("agents", "rounds", "keep", "steps"):
-            require_count(name, getattr(self, name))
-        require_count("checkpoint_steps", self.checkpoint_steps, optional=True)
+        require_number("agents", self.agents, 1, whole=True)
+        require_number("rounds", self.rounds, 1, whole=True)
+        require_number("keep", self.keep, 1, BOARD, whole=True)
+        require_number("steps", self.steps, 1, whole=True)
         require_seed(self.seed)
-        allowed = {
-            "keep": (self.keep <= BOARD, f"at most {BOARD} agents are kept"),
-            "mode": (self.mode in ("rounds", "async"), "choose rounds or async"),
-            "alike": (0 <= self.alike <= 1, "it is a correlation, from 0 to 1"),
-            "retries": (self.retries >= 0, "it must be 0 or more"),
-        }
-        for name, (holds, rule) in allowed.items():
-            if not holds:
-                raise InputError(f"{name} is {getattr(self, name)!r}; {rule}", argument=name)
+        require_choice("mode", self.mode, ("rounds", "async"))
+        if self.checkpoint_steps is not None:
+            require_number("checkpoint_steps", self.checkpoint_steps, 1, whole=True)
+        require_number("retries", self.retries, 0, whole=True)
+        require_number("alike", self.alike, 0, 1)
 
     @property
     def most_trials(self) -> int:
@@ -117,12 +110,6 @@ class Plan:
         stop = Stop(**{name: values["stop"][name] for name in ("trials", "steps", "seconds")})
         values = {name: value for name, value in values.items() if name != "choice"}
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": stop})
-
-
-def require_count(name: str, value: Any, *, optional: bool = False) -> None:
-    """Raise InputError unless `value` is a whole number of at least 1, or None if it is `optional`."""
-    if not ((isinstance(value, Integral) and int(value) >= 1) or (optional and value is None)):
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1", argument=name)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

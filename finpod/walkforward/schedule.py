@@ -15,16 +15,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 from finpod.market.data import HOLIDAYS, DateLike, MarketData
 from finpod.measures import Array
-from finpod.tournament.setup import require_count
 from finpod.trading.execution import build_execution
 
 
@@ -96,7 +94,7 @@ def schedule(
     """
     asked = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in asked.items()}
-    require_count("hold", hold)
+    require_number("hold", hold, 1, whole=True)
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
     lag, (first, last) = build_execution(market, fill).lag, market.window(start, end)
@@ -127,10 +125,8 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
     """Return purge and embargo in sessions; None is `hold`. Raises InputError for too few."""
     held = math.ceil(hold / market.bars_per_session)
     purge, embargo = (held if given is None else given for given in (purge, embargo))
-    for what, given, least in (("purge", purge, held), ("embargo", embargo, 0)):
-        if not (isinstance(given, Integral) and given >= least):
-            at_hold = f" at hold={hold}" if least else ""
-            raise InputError(f"{what} is {given!r} sessions; it must be at least {least}{at_hold}", argument=what)
+    require_number("purge", purge, held, whole=True)
+    require_number("embargo", embargo, 0, whole=True)
     return purge, embargo
 
 

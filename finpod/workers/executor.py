@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import threading
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from finpod.errors import FinpodError, InputError, first_line
+from finpod.errors import FinpodError, InputError, first_line, require_number
 
 Work = Callable[[Any, Any], Any]
 """Function (context, piece) -> result; the context is the same for all pieces."""
@@ -36,19 +35,14 @@ class Pods:
     """Address of a running Ray cluster ('auto' inside one); by default Ray starts on this machine."""
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.count, int) and self.count >= 1
-        allowed = {
-            "count": (whole or self.count == "auto", "it must be 'auto' or a whole number of at least 1"),
-            "cpus": (0 < self.cpus < math.inf, "it must be greater than 0"),
-            "gpus": (
-                0 <= self.gpus < math.inf and (self.gpus <= 1 or self.gpus % 1 == 0),
-                "it must be a share of a GPU or a whole number of them",
-            ),
-            "timeout": (0 < self.timeout < threading.TIMEOUT_MAX, "it must be a number of seconds greater than 0"),
-        }
-        for name, (holds, rule) in allowed.items():
-            if not holds:
-                raise InputError(f"pods.{name} is {getattr(self, name)!r}; {rule}", argument=f"pods.{name}")
+        if self.count != "auto":
+            require_number("pods.count", self.count, 1, whole=True)
+        require_number("pods.cpus", self.cpus, 0.001)
+        require_number("pods.gpus", self.gpus, 0)
+        require_number("pods.timeout", self.timeout, 0.001, threading.TIMEOUT_MAX)
+        if self.gpus > 1 and self.gpus % 1:
+            text = f"pods.gpus is {self.gpus!r}; it must be a share of a GPU, or a whole number of GPUs"
+            raise InputError(text, argument="pods.gpus")
         if self.gpus and not self.ray:
             raise InputError(
                 f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave it out",
