@@ -171,17 +171,17 @@ class Scheduler:
     def _finish(self, trial: Trial, ended: Completed) -> bool:
         """Store the result of a slice. Return True if the trial has another slice."""
         trained: Trained = ended.result
-        number, place = trial.number, ended.place._asdict()
+        number = trial.number
+        record = {"trial": number, "steps": trained.steps, "place": ended.place._asdict()}
         self.status.steps += trained.steps - (trial.steps or trial.start)
         if trained.metrics is None:
             self.store.write(INSIDE_FILE.format(number), trained.checkpoint)
-            self._log(trial, "checkpoint", steps=trained.steps, place=place)
+            self.log.append("checkpoint", **record)
             self._attempts.pop(number, None)
             return True
         self.store.write(AGENT_FILE.format(number), trained.checkpoint)
         returns = [] if trained.returns is None else trained.returns.tolist()
-        self._log(trial, "submit", score=trained.score, metrics=trained.metrics, returns=returns, steps=trained.steps,
-                  place=place)  # fmt: skip
+        self.log.append("submit", score=trained.score, metrics=trained.metrics, returns=returns, **record)
         if trial.steps:
             self._remove(INSIDE_FILE.format(number))
         self.status.latest, self.status.losses = self.board.trials[number], trained.losses
@@ -198,7 +198,7 @@ class Scheduler:
             self._fail(trial, lost.reason)
             return False
         tried = self._attempts[number] = self._attempts.get(number, 0) + 1
-        self._log(trial, "lost", reason=lost.reason, attempt=tried, at=time.time())
+        self.log.append("lost", trial=number, reason=lost.reason, attempt=tried, at=time.time())
         if tried > self.plan.retries:
             self._fail(trial, f"its pod was lost {tried} times, the last time: {lost.reason}")
             return False
@@ -207,14 +207,10 @@ class Scheduler:
 
     def _fail(self, trial: Trial, reason: str) -> None:
         """Log that a trial has failed. It ranks last."""
-        self._log(trial, "failed", reason=reason)
+        self.log.append("failed", trial=trial.number, reason=reason)
         if trial.steps:
             self._remove(INSIDE_FILE.format(trial.number))
         self.status.remark = f"agent {trial.agent} has failed: {reason}"
-
-    def _log(self, trial: Trial, kind: str, **values: object) -> None:
-        """Log a record of a trial."""
-        self.log.append(kind, trial=trial.number, **values)
 
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
