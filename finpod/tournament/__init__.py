@@ -1,1 +1,1 @@
-"""Many agents, ranked on validation, kept as an ensemble."""
+"""Tournaments: many agents are trained and ranked on validation, and the best are kept."""
