@@ -125,8 +125,10 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
     """Return purge and embargo in sessions; None is `hold`. Raises InputError for too few."""
     held = math.ceil(hold / market.bars_per_session)
     purge, embargo = (held if given is None else given for given in (purge, embargo))
-    require_number("purge", purge, held, whole=True)
+    require_number("purge", purge, 0, whole=True)
     require_number("embargo", embargo, 0, whole=True)
+    if purge < held:
+        raise InputError(f"purge is {purge} sessions; it must be at least {held} at hold={hold}", argument="purge")
     return purge, embargo
 
 
