@@ -63,7 +63,7 @@ class RunFolder:
                 raise InputError(f"{self.where} exists already; fork under another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:
             raise InputError(
-                f"{self.where} is unfinished; continue with resume=True, or start anew with overwrite=True"
+                f"{self.where} is unfinished; continue with resume=True, or replace it with overwrite=True"
             )
         elif resume and not begun:
             raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
