@@ -62,9 +62,7 @@ class RunFolder:
             if begun and not overwrite:
                 raise InputError(f"{self.where} exists already; fork under another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:
-            raise InputError(
-                f"{self.where} is unfinished; continue with resume=True, or replace it with overwrite=True"
-            )
+            raise InputError(f"{self.where} is unfinished; pass resume=True, or overwrite=True to start anew")
         elif resume and not begun:
             raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
         source = self if resume and fork is None else fork
