@@ -58,7 +58,7 @@ def work(tmp_path, monkeypatch):
     """A working folder with the snapshot data/sim."""
     from made_commands import SIMULATED
 
-    from finpod.market.snapshots import save_snapshot
+    from finpod.market.load import save_snapshot
 
     monkeypatch.chdir(tmp_path)
     save_snapshot(SIMULATED, tmp_path / "data" / "sim")

@@ -12,7 +12,7 @@ from finpod import InputError, simulate_market
 from finpod.bench import agents, rows, skill
 from finpod.bench.rows import markdown, run_command
 from finpod.devices import usable_cores
-from finpod.market.snapshots import save_snapshot
+from finpod.market.load import save_snapshot
 
 
 @pytest.fixture

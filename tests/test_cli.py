@@ -17,7 +17,7 @@ from typer.main import get_command
 import finpod
 from finpod.cli import _command, app, console, deploy, options, settings
 from finpod.errors import DataError, InputError
-from finpod.market.snapshots import save_snapshot
+from finpod.market.load import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 BACKTEST = "backtest equal-weight --market sim"

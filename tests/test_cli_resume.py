@@ -13,7 +13,7 @@ from made_commands import SIMULATED, run
 from made_tournaments import hash_of
 
 import finpod
-from finpod.market.snapshots import save_snapshot
+from finpod.market.load import save_snapshot
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import Store
 from finpod.tournament import run_folder, scheduler, training

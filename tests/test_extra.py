@@ -17,7 +17,7 @@ from finpod.errors import CheckpointError, InputError
 from finpod.features.panel import build_panel, compute, resolve
 from finpod.lookahead.perturbation import with_noise_after
 from finpod.market.extra import ExtraData
-from finpod.market.snapshots import load_snapshot, save_snapshot
+from finpod.market.load import load_snapshot, save_snapshot
 from finpod.strategy import MarketView
 from finpod.tournament.pod import Slice, run_slice
 from finpod.tournament.setup import from_shared

@@ -7,8 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from finpod.errors import InputError
-from finpod.market.load import load_market, sample_market
-from finpod.market.snapshots import save_snapshot
+from finpod.market.load import load_market, sample_market, save_snapshot
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import evidence
 from finpod.figures import percent, ratio
 from finpod.market.data import MarketData
-from finpod.market.snapshots import load_snapshot, save_snapshot
+from finpod.market.load import load_snapshot, save_snapshot
 from finpod.measures import metrics
 from finpod.records import ResultWarning
 from finpod.report.sections import render

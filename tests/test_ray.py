@@ -13,7 +13,7 @@ from made_markets import random_market
 from made_tournaments import hash_of, lines, process, ray_of, records_of
 
 from finpod.ensemble import load_ensemble
-from finpod.market.snapshots import load_snapshot, save_snapshot
+from finpod.market.load import load_snapshot, save_snapshot
 from finpod.tournament.setup import Plan, from_shared
 from finpod.tournament.verify import verify_log
 from finpod.workers.executor import Pods

@@ -11,7 +11,7 @@ from numpy.testing import assert_array_equal
 
 from finpod.errors import DataError, InputError
 from finpod.market.data import MarketData
-from finpod.market.snapshots import load_snapshot, save_snapshot
+from finpod.market.load import load_snapshot, save_snapshot
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
     def full(path, content):
         raise InputError(f"cannot write {path}: No space left on device; choose a folder you may write to")
 
-    monkeypatch.setattr("finpod.market.snapshots.write_text", full)  # the manifest, once the bars are there
+    monkeypatch.setattr("finpod.market.load.write_text", full)  # the manifest, once the bars are there
     with pytest.raises(InputError, match="No space left on device"):
         save_snapshot(market, tmp_path / "three")
     assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,7 @@ from yahoo_server import Listing, serving, weekdays
 
 import finpod
 from finpod.errors import DataError, FinpodError, InputError
-from finpod.market.snapshots import save_snapshot
+from finpod.market.load import save_snapshot
 from finpod.market.yahoo import NEW_YORK, discard, fetch_market
 
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)

@@ -170,7 +170,7 @@ def _target(name: str, overwrite: bool) -> Path:
 
 def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
     """Save a snapshot and print its content, `more` facts, the number of repairs and its path."""
-    from finpod.market.snapshots import save_snapshot
+    from finpod.market.load import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
     facts = {
