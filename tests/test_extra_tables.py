@@ -269,6 +269,7 @@ KNOWN = "2024-07-02 10:00"
         (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
         (TABLE.assign(ticker=["AAA", None, "BBB"]), DataError, "row 2"),
         (TABLE.assign(known_at="9999-12-31"), DataError, "'9999-12-31'"),
+        (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),
         (TABLE.assign(known_at="2024-07-01 18:00 EST"), DataError, "18:00 EST"),
         (TABLE.assign(known_at="2024-07-01 6 PM"), DataError, "6 PM"),
         (TABLE.assign(known_at=45293), DataError, "45293"),

@@ -143,7 +143,9 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; make a column of the tickers (frame.stack)")
-    known_at = next((column for column in columns if column.word == "knownat"), None)
+    known_at, *more = [*(column for column in columns if column.word == "knownat"), None]
+    if len(more) > 1:
+        raise DataError(f"{label} has two columns known_at; keep one")
     others = [column for column in columns if column is not known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
