@@ -47,7 +47,7 @@ def test_thirty_rows_are_reported_and_audited():
 
 def test_two_rows_are_the_fewest_of_a_backtest():
     assert run("backtest equal-weight --market two.csv").code == 0
-    assert "one session and no return" in run("backtest equal-weight --market one.csv --name one").error
+    assert "2024-01-02" in run("backtest equal-weight --market one.csv --name one").error
     assert "2024-01-02" in run("audit equal-weight --market one.csv").error
 
 
