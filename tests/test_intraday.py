@@ -55,11 +55,7 @@ def test_a_window_on_the_last_day_of_training_is_refused():
     class Trained(EqualWeight):
         trained_until = "2024-01-10"
 
-<<<<<<< HEAD
     with pytest.raises(InputError, match="trained or selected on days up to 2024-01-10"):
-=======
-    with pytest.raises(InputError, match="2024-01-10"):
->>>>>>> 236e548 (Ask of reworded messages only that they name the value, and lower the budget of market)
         backtest(Trained(), minutes(), start="2024-01-10")
     assert backtest(Trained(), minutes(), start="2024-01-11").equity.index[0] == pd.Timestamp("2024-01-11 09:30")
 
