@@ -36,12 +36,11 @@ def mass_centre(state: State) -> Tensor:
     return (state["xipos"][..., 0] * mass).sum(-1) / mass.sum()
 
 
-def joints(skip: int, limit: float | None = None) -> Callable[[State], Tensor]:
+def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
     """Return a function state -> observation: positions after the first `skip`, and velocities clipped to `limit`."""
 
     def observe(state: State) -> Tensor:
-        velocity = state["qvel"] if limit is None else state["qvel"].clamp(-limit, limit)
-        return torch.cat([state["qpos"][:, skip:], velocity], -1)
+        return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
 
     return observe
 
