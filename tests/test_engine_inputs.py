@@ -170,7 +170,7 @@ def test_what_is_no_strategy_is_refused(wrong, value):
     [
         ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
         ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
-        ({"start": "2030-01-01"}, "date", "2030-01-01"),
+        ({"start": "2030-01-01"}, "start", "2030-01-01"),
         ({"start": "soon"}, "start", "soon"),
         ({"cash": 0}, "cash", "0"),
         ({"cash": NAN}, "cash", "nan"),

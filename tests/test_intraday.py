@@ -188,6 +188,15 @@ def test_minute_bars_run_from_the_file_to_the_backtest(shared, tmp_path):
     assert any(warning.code == "no_benchmark" for warning in result.warnings)
 
 
+def test_precomputed_weights_of_bars_may_have_a_time_zone():
+    market = minutes(sessions=4)
+    table = pd.DataFrame(np.full(market.shape, 0.2), pd.DatetimeIndex(market.dates), list(market.tickers))
+    abroad = table.tz_localize("America/New_York").tz_convert("UTC")
+    assert backtest(abroad, market).equity.equals(backtest(table, market).equity)
+    with pytest.raises(InputError):
+        backtest(table.tz_localize("UTC"), market)
+
+
 def test_equal_weight_is_restored_once_a_session_and_not_at_every_bar():
     market = minutes(sessions=12)
     result = backtest(EqualWeight(), market)
