@@ -5,7 +5,7 @@
     bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars a year       sessions a year times bars a session
 
-Few dates count as 252 sessions a year, unless they are evenly spaced; see data/README.md.
+If there are few dates and they are not evenly spaced, 252 sessions a year are assumed; see data/README.md.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ YEAR, SLACK = 366, 4
 """Spans of less than `YEAR` days may be wrong by up to `SLACK` days of holidays and weekends."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
-_WAY_OUT = "give periods_per_year if another number is right"
+_WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE, _LAST_DATE = 17000101, 22001231
 """Range of whole numbers that are read as dates YYYYMMDD; larger numbers are read as seconds."""
 LONG_GAP = 10
 """Multiple of the median gap from which a gap counts as missing data."""
 CONTRADICTION = 1.1
-"""Ratio from which the user's number contradicts the measured one."""
+"""Ratio of the user's number to the measured number from which the two contradict each other."""
 
 
 class PeriodsWarning(UserWarning):
@@ -52,9 +52,9 @@ class Periods(NamedTuple):
     """Bars and sessions a year, measured from dates."""
 
     sessions_per_year: float
-    """Sessions a year; for bars rarer than sessions, bars a year."""
+    """Sessions a year; bars a year if bars are longer than sessions."""
     bars_per_session: float
-    """Median number of bars on one date; 1 for daily and rarer bars."""
+    """Median number of bars on one date; 1 for daily and longer bars."""
     rate: float
     """Sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates."""
     is_measured: bool
@@ -88,7 +88,7 @@ def measure(dates: Array) -> Periods:
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
     is_usual = abs(rate / nearest - 1) <= tolerance
     number = nearest if is_usual else round(rate) if rate >= 1 else rate
-    doubt = "" if is_usual else ", which is no usual number"
+    doubt = "" if is_usual else ", which is an unusual number"
     if abs(dense / number - 1) > tolerance:
         doubt = f", but {dense:.0f} without gaps of up to {gaps.max()} days"
     note = (
@@ -98,7 +98,7 @@ def measure(dates: Array) -> Periods:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """Return a description of how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to measure."""
+    """Return a text on how `dates` [T] contradict `periods_per_year`; empty if they agree or there are too few dates."""
     measured = measure(dates)
     numbers = (measured.per_year, measured.rate * measured.bars_per_session)
     agrees = any(max(periods_per_year / each, each / periods_per_year) <= CONTRADICTION for each in numbers)

@@ -19,7 +19,7 @@ LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
-    """Pickler that includes the code of the user's modules, with its file names. It leaves out the caches of functions."""
+    """Pickler that includes the code of the user's modules and their file names. It leaves out the caches of functions."""
 
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
 

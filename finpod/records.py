@@ -1,4 +1,4 @@
-"""Warnings, events, audit findings and the outcome of an audit, as values; `backtesting.sentences` words them."""
+"""Warnings, events, findings and outcomes of audits as values. `backtesting.sentences` turns them into text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ResultWarning:
     """A reason to doubt a result."""
 
     code: str
-    """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark that came with the data."""
+    """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark from the manifest of the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Values that its sentence mentions; they can be written as JSON."""
+    """Values for its sentence, as JSON types."""
 
     @property
     def grave(self) -> bool:
@@ -45,12 +45,12 @@ class Event:
 
 
 class Severity(StrEnum):
-    """Severity of a finding: it shows look-ahead, or only that look-ahead is possible."""
+    """Severity of a finding: look-ahead bias, or only the possibility of it."""
 
     LOOKS_AHEAD = "looks_ahead"
-    """A decision, a feature or a fill changed with the future."""
+    """A decision, a feature or a fill depends on the future."""
     CAN_LOOK_AHEAD = "can_look_ahead"
-    """The strategy could reach later data, or data from elsewhere."""
+    """The strategy could read later data, or data from outside the market."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,23 @@ class Finding:
     """One finding of the look-ahead audit."""
 
     kind: str
-    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (the strategy holds later rows),
-    "model" (fitted on unknown days), "file", "network", "process", "clock" (read from elsewhere), "fill", "backfilled",
-    "extra"."""
+    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains later
+    rows), "model" (fitted on unknown days), "file", "network", "process", "clock" (read during a decision), "fill",
+    "backfilled", "extra"."""
     severity: Severity
-    """Look-ahead, or its possibility."""
+    """Look-ahead bias, or only the possibility of it."""
     where: str
-    """Part that was examined: "decisions", "features", "fills", "data", or the name of a feature."""
+    """Audited part: "decisions", "features", "fills", "data", or the name of a feature."""
     day: str = ""
     """First session with the finding, YYYY-MM-DD."""
     subject: str = ""
-    """Subject of the finding: ticker, column, name of the object held, or function, file and line."""
+    """Subject of the finding: a ticker, a column, an attribute of the strategy, or function, file and line."""
     size: float | None = None
-    """Size of a change, infinite if a value appeared or vanished; for a fill its price."""
+    """Size of a change (infinite if a value appeared or vanished), or price of a fill."""
     note: str = ""
-    """Content that was held or read."""
+    """Description of the later rows, or of what was read."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Further JSON values that this kind of finding has, such as "days" and "checked" of a change."""
+    """Further values of this kind of finding, such as "days" and "checked" of a change, as JSON types."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Audit:
     """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if nothing was found on the days checked, False if something was, None if the audit has no outcome."""
+    """True if there are no findings on the days checked, False if there are findings, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
     """Findings, in the order of the checks."""
     days: tuple[str, ...] = ()
@@ -92,9 +92,9 @@ class Audit:
     unchecked: tuple[str, ...] = ()
     """Codes of the limits of the audit, keys of `backtesting.sentences.UNCHECKED`."""
     reason: str = ""
-    """Reason for no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed"; empty if there is one."""
+    """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed". Empty if there is an outcome."""
     note: str = ""
-    """Day or error that belongs to the reason."""
+    """Day or error that the reason refers to."""
     decisions: int | None = None
     """Number of decisions of the run."""
     compared: int | None = None
@@ -102,22 +102,22 @@ class Audit:
 
     @property
     def severity(self) -> Severity | None:
-        """The highest severity of the findings; None without any."""
+        """The highest severity of the findings; None if there are no findings."""
         severities = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in severities), None)
 
     @property
     def only_held(self) -> bool:
-        """True if all findings are later data held by the strategy."""
+        """True if all findings are later data that the strategy contains."""
         return bool(self.findings) and all(finding.kind in ("held", "model") for finding in self.findings)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the audit as plain values for JSON, which `from_record` reads."""
+        """Return the audit as plain values for JSON. `from_record` reads them."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Audit:
-        """Return the audit that `to_record` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return the audit from the result of `to_record`. Raises KeyError, TypeError or ValueError for other values."""
         findings = [Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in record["findings"]]
         texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked")}
         return cls(**{**record, **texts, "findings": tuple(findings)})

@@ -16,20 +16,20 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Names of the metrics that are compared between variants."""
+"""Names of the metrics that `spread` and `agent_spread` contain."""
 SHORT_HISTORY = 20
-"""Fewest sessions for annualised figures without a warning."""
+"""Fewest sessions with a return for annualised figures without a warning."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
 """Setting -> strategy -> figure -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
-"""Metrics of a curve without a return."""
+"""Metrics of a curve without returns."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
-    n is the number of returns; a curve has n + 1 points, the first dated the start session and equal to the cash.
+    n is the number of returns. A curve has n + 1 points. The first is the cash, at the close of the first session.
     """
 
     strategy: str
@@ -39,19 +39,19 @@ class BacktestResult:
     benchmark: str
     """Name of the benchmark."""
     benchmark_equity: pd.Series
-    """[n + 1] value of the benchmark, bought at the first close without cost; NaN where it has no bar."""
+    """[n + 1] value of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
     """[n + 1] value of the point-in-time equal-weight portfolio, on the same dates and at the same costs."""
     anchor_equity: pd.Series
-    """[n + 1] value of the anchor, the portfolio that the strategy must beat, on the same dates and at the same costs."""
+    """[n + 1] value of the anchor, the portfolio that the strategy has to beat, on the same dates and at the same costs."""
     weights: pd.DataFrame
     """[n + 1, N] share of the account in each asset at each close; the rest is cash."""
     trades: pd.DataFrame
-    """One row a fill: date, ticker, shares (sells negative), price, notional, cost, kind ('fill' or 'delisted').
+    """One row for each fill: date, ticker, shares (negative for sells), price, notional, cost, kind ('fill' or 'delisted').
 
-    Shares and prices are in adjusted units, so that holdings are the running sum of the shares."""
+    Shares and prices are adjusted, so positions are the running sum of the shares."""
     turnover: pd.Series
-    """[n] traded notional / equity at the fill, both sides counted, on the day of the fill."""
+    """[n] notional bought and sold on each day / equity at the fill."""
     costs: Costs
     """Costs that were charged."""
     fill: str
@@ -59,13 +59,13 @@ class BacktestResult:
     anchor: str = "equal-weight"
     """Name of the rule that gives the anchor's weights."""
     anchor_every: int = 1
-    """Number of sessions between rebalancings of the anchor, equal to the strategy's own `every`."""
+    """Number of sessions between rebalancings of the anchor; equal to `every` of the strategy."""
     whole_shares: bool = False
     """True if only whole shares, as traded, were bought and sold."""
     risk_free: float = 0.0
-    """Risk-free rate a year, used in the Sharpe ratio."""
+    """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
-    """Returns a year, from the market."""
+    """Returns a year, as measured from the dates of the market."""
     sessions_per_year: float = 252
     """Sessions a year, for scaling figures of whole sessions; equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
@@ -73,33 +73,33 @@ class BacktestResult:
     trials: int = 1
     """Number of agents tried before this one was selected."""
     opened: int = 1
-    """Number of results of this window that were looked at, this one included."""
+    """Number of results of this window that were looked at, including this one."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """First and last day of the windows of training: 'train', 'validation'."""
+    """'train' and 'validation' -> first and last day of the window."""
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
     """True if the window overlaps the days the strategy was trained or selected on."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of the variants by name: strategies from the same training with other seeds."""
+    """Name -> equity [n + 1] of the variants: strategies from the same training with other seeds."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" for tournaments of other seeds, "member" for the agents of one; else empty."""
+    """Kind of the variants: "seed" for tournaments of other seeds, "member" for agents of one tournament, or empty."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of the single agents of an ensemble, the best on validation first."""
+    """Name -> equity [n + 1] of the single agents of an ensemble. The best agent on validation is first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Equity [n + 1] of the baseline strategies, by name, same dates and costs."""
+    """Name -> equity [n + 1] of the baseline strategies, on the same dates and at the same costs."""
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if none were run."""
+    """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if there are none."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Figures of the same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe', 'rank' by Sharpe."""
+    """Figures of the same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the same decisions with other account sizes and market impact: cash -> strategy -> the same and 'costs', the
-    yearly costs as a fraction of the account."""
+    """Figures of the same decisions with other account sizes and market impact: cash -> strategy -> the figures of
+    `cost_sweep` and 'costs', the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Trials before the strategy was selected: 'trials', their number; 'sharpe_sd', the deviation of their validation Sharpe
-    ratios; 'ranked_sd', that of the ratios used for ranking; 'overfitting', a probability."""
+    """Search that selected the strategy: number of 'trials', deviation 'sharpe_sd' of their validation Sharpe ratios and
+    'ranked_sd' of the ratios by which they were ranked, and probability of 'overfitting'."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
@@ -127,7 +127,7 @@ class BacktestResult:
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
-        """Metrics of the point-in-time equal weight."""
+        """Metrics of the point-in-time equal-weight portfolio."""
         return self.metrics_of(self.equal_weight_equity)
 
     @cached_property
@@ -137,7 +137,7 @@ class BacktestResult:
 
     @cached_property
     def relative_to_equal_weight(self) -> Relative:
-        """Metrics of the strategy relative to point-in-time equal weight."""
+        """Metrics of the strategy relative to the point-in-time equal-weight portfolio."""
         return self._relative(self.equity, self.equal_weight_equity)
 
     @cached_property
@@ -159,9 +159,9 @@ class BacktestResult:
 
     @property
     def candidates(self) -> int:
-        """Number of results of this window from which this one may have been selected.
+        """Number of results of this window from which this result may have been selected.
 
-        `opened`, times `trials` if the selection used days of this window (in-sample, or a strategy without training).
+        It is `opened`, times `trials` if trials were compared on this window (in-sample, or a strategy without training).
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -181,9 +181,9 @@ class BacktestResult:
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Reduce an intraday result to V_0 and the last point of each session; other results are returned unchanged.
+        """Return an intraday result reduced to V_0 and the last point of each session. Other results are unchanged.
 
-        If the first session has further bars, V_0 is dated one weekday earlier, so that n sessions have n returns.
+        If the first session has further bars, V_0 is dated one weekday earlier, so n sessions have n returns.
         """
         if not self.is_intraday:
             return self
@@ -218,7 +218,7 @@ class BacktestResult:
 
     @cached_property
     def table(self) -> dict[str, dict[str, float]]:
-        """Headline table: 'strategy', 'benchmark' and 'equal_weight' -> row -> value; NaN is undefined."""
+        """Table of figures: 'strategy', 'benchmark' or 'equal_weight' -> figure -> value; NaN if undefined."""
         strategy = asdict(self.metrics) | asdict(self.relative)
         equal = asdict(self.equal_weight_metrics) | asdict(
             self._relative(self.equal_weight_equity, self.benchmark_equity)
@@ -238,7 +238,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Figures of the variants: name -> figure -> value, then 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        """Figures of the variants: name, 'mean', 'sd' (ddof 1) or 'count' -> figure -> value; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property
@@ -265,13 +265,13 @@ class BacktestResult:
         return f"{self.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
 
     def to_json(self) -> str:
-        """Return everything but the series as deterministic JSON. Undefined figures are null."""
+        """Return the result without its series as deterministic JSON. Undefined figures are null."""
         from finpod.backtesting.result_io import to_json
 
         return to_json(self)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
-        """Write the result to a folder, all or nothing, and return it; `run` holds clock times and the command.
+        """Write the result to a folder and return its path. `run` has clock times and the command.
 
         See `finpod.backtesting.result_io.save`. Raises InputError if the folder exists (unless `overwrite`) or cannot be
         written.
@@ -283,8 +283,8 @@ class BacktestResult:
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
         """Write the self-contained HTML report and return its path.
 
-        Equal results give equal bytes. A chart or a section that raises an error is left out, with a line in its place and a
-        ReportWarning. Raises InputError if the file exists and `overwrite` is false, or cannot be written.
+        Equal results give equal bytes. If a chart or section raises an error, a line in its place says so, and a ReportWarning
+        is issued. Raises InputError if the file cannot be written, or if it exists and `overwrite` is False.
         """
         from finpod.report.pages import write_page
         from finpod.report.sections import render

@@ -1,4 +1,4 @@
-"""Built-in strategies by name: baselines, and the oracle of a simulated market. Does not load torch."""
+"""Built-in strategies by name: baselines, and the informed rule of a simulated market. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 YEAR, MONTH, WEEK = 252, 21, 5
 """Number of sessions in a year, a month and a week."""
 LEAST = 126
-"""Fewest returns within the year from which the risk of an asset is measured."""
+"""Fewest returns within a year for measuring the risk of an asset."""
 LEAST_WEIGHT = 1e-6
 """Weights below this count as zero: solvers return small positive weights."""
 PACKAGE = "skfolio"
@@ -32,7 +32,7 @@ class BenchmarkHold(Strategy):
     trades_benchmark = True
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weight 1 of the single asset at the first decision, then None."""
+        """Return weight 1 for the single asset at the first decision, then None."""
         return np.ones(1) if view.step == 0 else None
 
 
@@ -42,26 +42,26 @@ class EqualWeight(Strategy):
     name = "equal-weight"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weight 1/n for each of today's n members."""
+        """Return weight 1/n for each of the n members of the decision day."""
         return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
 
 
 class BuyAndHold(Strategy):
-    """Holds equal weights of the members of the first day, never rebalanced."""
+    """Holds equal weights of the members of the first day and never rebalances."""
 
     name = "buy-and-hold"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weight 1/n for each of the first day's n members at the first decision, then None."""
+        """Return weight 1/n for each of the n members at the first decision, then None."""
         return equal_parts(view.member & view.tradable) if view.step == 0 else None
 
 
 class Momentum(Strategy):
     """Holds equal weights of the k members with the highest past return, chosen every 21 sessions.
 
-    The past return runs from the first of the last `lookback` rows to the row `skip` before the last; a missing bar there
-    takes the price of the bar before it. `k` None selects a tenth of the members that have a past return, rounded down, at
-    least one. If fewer than two members have one, all members get equal weights.
+    The past return is measured from the first of the last `lookback` rows to the row `skip` rows before the last. If a bar is
+    missing there, the previous bar is used. With `k` None, a tenth of the members with a past return is selected, at least
+    one. If fewer than two members have a past return, all members get equal weights.
     """
 
     name = "momentum"
@@ -85,10 +85,10 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions; fully invested. For daily bars only.
+    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions. Fully invested. Only for daily bars.
 
-    Only members with a bar on the decision day, at least 126 returns in the year and a price that moved get a weight. If
-    fewer than two qualify, all members get equal weights.
+    A member qualifies if it has a bar on the decision day, at least 126 returns in the year and a price that moved. If fewer
+    than two qualify, all members get equal weights.
     """
 
     every = MONTH
@@ -98,7 +98,7 @@ class RiskWeighted(Strategy):
         self.weigh = weigh
         """Function of returns [t, n], NaN only at the start of columns, that returns weights [n] >= 0. It may raise any error."""
         self.failures = 0
-        """Number of decisions of the last run without a solution, for which inverse volatility was used."""
+        """Number of decisions of the last run without a solution. They used inverse volatility."""
 
     def decide(self, view: MarketView) -> Decision:
         """Return the weights [N] of the members that qualify."""
@@ -172,17 +172,16 @@ def common_span(returns: Array) -> Array:
 
 
 class DollarVolume(Strategy):
-    """Holds weights in proportion to the square root of dollar volume, rebalanced every 5 sessions; fully invested.
+    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. Only for daily bars with volumes.
 
-    Dollar volume is the mean of close * volume over 63 sessions, of the members with a bar, as in the anchor of the same
-    name. Only for daily bars with volumes.
+    Weights are proportional to the square root of dollar volume, the mean of close * volume over 63 sessions.
     """
 
     name = "dollar-volume"
     every = WEEK
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N] of the anchor of the same name on the decision day."""
+        """Return the weights [N] of the anchor on the decision day."""
         from finpod.trading.anchors import anchor_of_view
 
         _require_daily(self.name, view)
@@ -191,14 +190,14 @@ class DollarVolume(Strategy):
 
 def _require_daily(name: str, view: MarketView) -> None:
     if not view.begins_session:
-        raise StrategyError(f"{name} is a rule for daily bars, and these are intraday; resample them to one a session")
+        raise StrategyError(f"{name} is a rule for daily bars, but these are intraday; resample them to one a session")
 
 
 class SignalOracle(Strategy):
     """Informed rule of a simulated market. It knows the planted signal and decides every fifth session.
 
-    It tilts equal weight by the `forecast`. To save costs it trades only part of the way there: its weights are `keep` times
-    the present ones plus 1 - `keep` times the tilted ones.
+    It tilts equal weight by the `forecast`. To save costs, it trades only a part of the way: its target is `keep` times the
+    present weights plus 1 - `keep` times the tilted weights.
     """
 
     name = "oracle"
@@ -208,7 +207,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N]. They are equal while there are too few sessions, and for a signal of zero."""
+        """Return the weights [N]. They are equal if there are too few sessions, or if the signal is zero."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)
@@ -223,8 +222,8 @@ class SignalOracle(Strategy):
 def forecast(closes: Array, lookback: int) -> Array:
     """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
-    On day h of these, the past return consists of the last lookback - h known sessions and of h unknown ones. The score is
-    the mean of the known parts over h, z-scored across assets.
+    On day h of the next five, the past return consists of the last lookback - h known sessions and h unknown sessions. The
+    score is the mean of the known parts over h, z-scored across assets.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
@@ -232,14 +231,14 @@ def forecast(closes: Array, lookback: int) -> Array:
 def tilted(score: Array) -> Array:
     """Return weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
 
-    Weaker tilts have higher net ratios, but not by skill: they save some of the rebalancing costs of equal weight.
+    Weaker tilts have higher net ratios without more skill: they save some of the rebalancing costs of equal weight.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)
 
 
 def partly(present: Array, wanted: Array, keep: Array | float) -> Array:
-    """Return weights [..., N] between `present`, scaled to a sum of one, and `wanted`; `wanted` if all is cash."""
+    """Return keep * `present` (scaled to a sum of one) + (1 - keep) * `wanted` [..., N]; `wanted` if all is cash."""
     total = present.sum(axis=-1, keepdims=True)
     before = np.where(total > 0, present / np.where(total > 0, total, 1.0), wanted)
     return keep * before + (1 - keep) * wanted

@@ -39,7 +39,7 @@ class Interval(NamedTuple):
 
     @property
     def covers_zero(self) -> bool:
-        """True if zero lies in the interval, so that luck alone may explain the estimate."""
+        """True if zero lies in the interval: luck alone may explain the estimate."""
         return not (self.low > 0 or self.high < 0)
 
 

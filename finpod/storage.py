@@ -22,16 +22,16 @@ READERS = 16
 class Store:
     """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
-    File names may contain slashes. Objects at a URL cannot be appended to: each addition becomes a new object in the folder
-    NAME.parts, and `read` joins them. Methods raise InputError that names the file if it cannot be written, read or removed;
-    the constructor raises InputError for a URL that cannot be opened.
+    File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the folder
+    NAME.parts, and `read` joins the objects. Methods raise InputError that names the file if it cannot be written, read or
+    removed. The constructor raises InputError for a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
         remote = "://" in text and not text.startswith("file://")
         self.folder = None if remote else _local(text)
-        """The folder on this machine; None for a URL."""
+        """Folder on this machine; None for a URL."""
         self.where = str(self.folder) if self.folder is not None else text if text.endswith("://") else text.rstrip("/")
         """Folder or URL as messages show it."""
         self.system, root = _opened(text) if self.folder is None else _opened(self.folder.absolute().as_uri())
@@ -40,7 +40,7 @@ class Store:
         self._next: dict[str, int] = {}  # number of the next part of a file, which has only one writer
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; readers see all of it or nothing."""
+        """Write a file atomically: readers see the old content or the new content."""
         if self.folder is not None:
             write_bytes(self.folder / name, content)
             return
@@ -54,14 +54,14 @@ class Store:
                 file.write(content)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file with all additions. Raises FileNotFoundError if it does not exist."""
+        """Return the content of a file, including what was appended. Raises FileNotFoundError if it does not exist."""
         parts = self.names(f"{name}.parts")
         whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
         with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may be thousands of parts
             return b"".join(readers.map(self._content, whole + parts))
 
     def append(self, name: str, content: bytes) -> None:
-        """Append to a file, and return when the content is on the disk."""
+        """Append to a file. Return when the content is on disk."""
         if self.folder is not None:
             _append(self.folder / name, content)
             return
@@ -85,7 +85,7 @@ class Store:
         return [name for name in self._listed("", FileType.Directory) if name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
-        """Remove a file and all additions, if it exists."""
+        """Remove a file, including what was appended, if it exists."""
         for path in (name, *self.names(f"{name}.parts")):
             with self._named("remove", path):
                 try:
@@ -151,7 +151,7 @@ def _local(text: str) -> Path:
     if "://" not in text:
         return Path(text)
     if not text.startswith("file:///"):
-        raise InputError(f"{text} names no file on this machine; write file:/// and the full path, or only the path")
+        raise InputError(f"{text} is no path on this machine; pass file:/// and the full path, or only the path")
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
@@ -172,6 +172,6 @@ def _opened(url: str) -> tuple[FileSystem, str]:
             system = PyFileSystem(FSSpecHandler(files))
     except (ImportError, ValueError, OSError) as error:
         raise InputError(
-            f"cannot open {url}: {first_line(error)}; give a folder, or a URL that pyarrow or fsspec knows"
+            f"cannot open {url}: {first_line(error)}; pass a folder, or a URL that pyarrow or fsspec supports"
         ) from error
     return system, root

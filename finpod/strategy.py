@@ -1,4 +1,4 @@
-"""`Strategy`, its view of the market (`MarketView`, `FeatureTable`) and `top_k`. Does not load torch."""
+"""`Strategy`, its view of the market (`MarketView`, `FeatureTable`) and `top_k`. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
-"""Types that `decide` may return. The alias is a string so that pandas need not be loaded."""
+"""Types that `decide` may return. The alias is a string so that pandas need not be imported."""
 FeatureLike = str | Callable[[MarketData], Array]
 SETS_KEPT = 2
 """Number of feature sets that are cached as tables."""
@@ -25,7 +25,7 @@ SETS_KEPT = 2
 class FeatureTable:
     """Raw features of a market, each computed once for all rows. Row t of a feature depends on rows <= t only.
 
-    The most recently requested sets are cached as tables; agents that observe different features share the columns.
+    The most recently requested sets are cached as tables. Agents that observe different features share the columns.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -54,8 +54,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Windows have shape [k, N], oldest row first, with adjusted prices. They are NaN where there is no bar, also before the
-    data begin; gaps are not filled. Arrays are read-only. With close fills the decision row is the row before the fill.
+    Windows have shape [k, N], oldest row first. Prices are adjusted. A value is NaN where there is no bar, also before the
+    data begin; gaps are not filled. Arrays are read-only. With close fills, the decision row is the row before the fill.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MarketView:
         return bool(self._market.begins_session[self._row])
 
     def rows_of(self, sessions: int) -> int:
-        """Return the number of rows in `sessions`; one per session for daily data."""
+        """Return the number of rows in so many `sessions`. Daily data have one row a session."""
         return max(round(sessions * self._market.bars_per_session), 1)
 
     @property
@@ -122,15 +122,15 @@ class MarketView:
         return self._last(self._market.close, "closes", k)
 
     def opens(self, k: int) -> Array:
-        """Return the last k opens [k, N]. Raises InputError if the data have none."""
+        """Return the last k opens [k, N]. Raises InputError if the data have no opens."""
         return self._last(self._market.open, "opens", k)
 
     def highs(self, k: int) -> Array:
-        """Return the last k highs [k, N]. Raises InputError if the data have none."""
+        """Return the last k highs [k, N]. Raises InputError if the data have no highs."""
         return self._last(self._market.high, "highs", k)
 
     def lows(self, k: int) -> Array:
-        """Return the last k lows [k, N]. Raises InputError if the data have none."""
+        """Return the last k lows [k, N]. Raises InputError if the data have no lows."""
         return self._last(self._market.low, "lows", k)
 
     @property
@@ -139,7 +139,7 @@ class MarketView:
         return self._market.volume is not None
 
     def volumes(self, k: int) -> Array:
-        """Return the last k volumes [k, N]. Raises InputError if the data have none."""
+        """Return the last k volumes [k, N]. Raises InputError if the data have no volumes."""
         return self._last(self._market.volume, "volumes", k)
 
     def benchmark(self, k: int) -> Array:
@@ -147,7 +147,7 @@ class MarketView:
         return self._last(self._market.benchmark_close, "benchmark", k)
 
     def extra(self, column: str, k: int) -> Array:
-        """Return values [k, N] of one of the user's columns, as known at each of the last k rows; NaN where no value was known.
+        """Return the values [k, N] of a user's column that were known at each of the last k rows; NaN before the first value.
 
         Raises InputError for a column that the market does not have.
         """
@@ -181,9 +181,9 @@ class MarketView:
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
         if table is None:
-            raise InputError(f"{what}({k}): these data have no {what}; use closes")
+            raise InputError(f"{what}({k}): the data have no {what}; use closes")
         if k < 1:
-            raise InputError(f"{what}({k}): ask for at least one row")
+            raise InputError(f"{what}({k}): k must be 1 or more")
         first = self._row + 1 - k
         rows = table[max(first, 0) : self._row + 1]
         if first < 0:
@@ -195,19 +195,19 @@ class MarketView:
 class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
-    A strategy with state must reset it when `view.step` is 0, as the same object may be run several times.
+    A strategy with state must reset its state when `view.step` is 0, as one object may be run several times.
     """
 
     name: str = "Strategy"
     """Name of the strategy in tables and reports; the class name by default."""
     trained_until: str | None = None
-    """Last day of the data it was trained or selected on. A backtest refuses a window that starts on or before that day."""
+    """Last day of the data for training and selection. A backtest refuses a window that starts on or before this day."""
     trials: int = 1
     """Number of variants that were tried before the strategy was selected."""
     every: int = 1
-    """Number of sessions from one decision to the next; the first is on the first session. Nothing is traded in between."""
+    """Number of sessions from one decision to the next, starting on the first session. There are no trades in between."""
     max_weight: float | None = None
-    """Default cap on single weights in a backtest; None for no cap. See `finpod.backtest`."""
+    """Default cap on the weight of an asset in a backtest; None for no cap. See `finpod.backtest`."""
     max_turnover: float | None = None
     """Default cap on the turnover of one decision in a backtest; None for no cap."""
     anchor: str = "equal-weight"
@@ -216,20 +216,20 @@ class Strategy:
     """True if the strategy trades a market that consists of the benchmark only."""
 
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
-    """First and last day of the windows 'train' and 'validation' that the strategy was developed on; reports mark them."""
+    """'train' and 'validation' -> first and last day of the window. Reports mark these windows."""
     provenance: Mapping[str, Any] = MappingProxyType({})
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
     """Validation returns [n, trials] of all trials, one table per selection."""
     tried_over: Sequence[Array] = ()
-    """Validation returns [n] of the baseline against which the trials of each table were ranked; empty without a baseline."""
+    """Validation returns [n] of the baseline for each table of `tried`; empty if trials were ranked without a baseline."""
     variants: Sequence[Strategy] = ()
-    """Strategies from the same training with other seeds. A backtest runs them too, to show the effect of luck."""
+    """Strategies from the same training with other seeds. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""
     """Kind of the variants: "seed" for tournaments with other seeds, "member" for the agents of one tournament."""
     alone: Sequence[Strategy] = ()
-    """Single agents of the strategy, the best on validation first. A backtest runs them too."""
+    """Single agents of the strategy, the best on validation first. A backtest also runs them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -241,7 +241,7 @@ class Strategy:
 
         Weights are fractions of the account, zero or more, with a sum of at most one; the rest stays in cash.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no decide(view)")
+        raise NotImplementedError(f"{type(self).__name__} does not define decide(view)")
 
 
 def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
@@ -250,7 +250,7 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
     Ties go to the earlier column. Raises InputError if k is not positive.
     """
     if k < 1:
-        raise InputError(f"top_k picks {k} assets; ask for at least one", argument="k")
+        raise InputError(f"k is {k}; it must be 1 or more", argument="k")
     ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)
     order = np.argsort(-ranked, kind="stable")[:k]
     chosen = order[ranked[order] > -np.inf]
@@ -260,5 +260,5 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
 
 
 def equal_parts(among: Array) -> Array:
-    """Return equal weights [N] over the True entries of a mask [N]; all zero if there are none."""
+    """Return equal weights [N] over the True entries of a mask [N]; all zero if no entry is True."""
     return among / max(int(among.sum()), 1)

@@ -1,12 +1,12 @@
-"""Synthetic markets: simulated ones with a planted signal of known strength, and resampled real days without any signal.
+"""Synthetic markets: simulated markets with a planted signal of known strength, and resampled real days without a signal.
 
 Model, for session t and asset i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
-`lookback` sessions, z-scored across the assets. So s is the correlation of z with the next day's idiosyncratic return: above
-zero is momentum, below zero reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), with p the beta premium.
+`lookback` sessions, z-scored across the assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0
+is momentum, s < 0 reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium.
 Every open equals the close before it: overnight returns are zero, and a decision after a close earns the whole next day.
 
-Where p and s are zero all assets have the same expected simple return, and no rule is expected to earn more than equal weight
+If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
 before costs. The growth of a volatile portfolio is still lower, by half its variance.
 """
 
@@ -28,24 +28,24 @@ from finpod.strategy import Strategy
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
 """Standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return, a session."""
 SIGNAL = 0.1
-"""Default signal; the net ratio of the informed rule is about 4."""
+"""Default signal. The net ratio of the informed rule is then about 4."""
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Largest number of assets and largest number of days; the days then end in the year 2239."""
+"""Largest number of assets, and of days (they then end in the year 2239)."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Yearly net information ratios of the informed rule for which signals are known."""
+"""Yearly net information ratios of the informed rule in `CALIBRATED`."""
 
 
 class Calibration(NamedTuple):
-    """Signals of one lookback and sign that give the informed rule each of `RATIOS`, in that order."""
+    """Signals at which the informed rule reaches each of `RATIOS`, for one lookback and sign."""
 
     signals: tuple[float, ...]
-    """Strengths of the signal, without its sign."""
+    """Absolute values of the signal."""
     keeps: tuple[float, ...]
-    """Share `keep` of the informed rule (`SignalOracle`) for each signal: the best of 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
+    """Best `keep` of the informed rule (`SignalOracle`) for each signal, among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
 
 
 CALIBRATED: dict[tuple[int, int], Calibration] = {
@@ -186,7 +186,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     Raises InputError for a market with missing bars or bars that are not daily, and for fewer than two days.
     """
     if not isinstance(market, MarketData):
-        raise InputError(f"market is of type {type(market).__name__}; give a MarketData", argument="market")
+        raise InputError(f"market is of type {type(market).__name__}; pass a MarketData", argument="market")
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
@@ -194,7 +194,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
-        raise InputError("a market with missing bars cannot be resampled; select assets and dates without missing bars")
+        raise InputError("the market has missing bars; select assets and dates without missing bars")
     count = length if days is None else days
     require_number("days", count, 2, LARGEST, Integral)
     rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)
@@ -231,7 +231,7 @@ def opens_of(close: Array) -> Array:
 
 
 def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> float:
-    """Return the absolute signal for a net ratio. Raises InputError for a ratio out of the calibrated range."""
+    """Return the absolute signal for a net ratio. Raises InputError for a ratio outside the calibrated range."""
     breadth = (names / NAMES) ** 0.5
     require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth, of=f" for {names} names")
     signals = CALIBRATED[lookback, -1 if reversal else 1].signals

@@ -39,19 +39,19 @@ DISCOUNT = 0.87
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds of settings of PPO in a search that differ from PPO's own bounds."""
+"""Bounds of settings of PPO in a search, where they differ from `PPO.bounds`."""
 HIDDEN = (16, 32, 64)
 """Widths of the network of a new agent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StockTask(Task):
-    """Trade a market, with training and validation windows. The task holds no row of the test window."""
+    """Task of trading a market, with training and validation windows. It contains no row of the test window."""
 
     market: MarketData
-    """The market up to the end of validation."""
+    """Market up to the end of validation."""
     trading: TradingConfig
-    """Accounts, actions, rewards and costs."""
+    """Settings of accounts, actions, rewards and costs."""
     fill: str | None
     """'open', 'close', or None for open if the data have opens."""
     features: Features
@@ -65,7 +65,7 @@ class StockTask(Task):
     observed: tuple[str, ...] | None = None
     """Features that this agent observes; None for all."""
     practice: TradingConfig | None = None
-    """`trading` with the reward and costs that the agent trains with; None for `trading` itself."""
+    """`trading` with the reward and costs of the agent's training; None for `trading` itself."""
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -90,12 +90,12 @@ class StockTask(Task):
 
     @cached_property
     def panel(self) -> Panel:
-        """All features, scaled on training rows."""
+        """All features, scaled by statistics of the training rows."""
         return build_panel(self.market, self.features, fit=(self.train[0], self.train[1] + 1), device=self.device)
 
     @cached_property
     def own_panel(self) -> Panel:
-        """The panel with only the features `observed`, in the panel's order."""
+        """The panel with only the features in `observed`, in the panel's order."""
         panel = self.panel
         if self.observed is None or self.observed == panel.names:
             return panel
@@ -158,7 +158,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO. The discount per session is converted to one per decision."""
+        """Return settings of PPO for this task. The discount per session is converted to a discount per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -182,7 +182,7 @@ class StockTask(Task):
         return simulate(execution, *window, decide, trading)
 
     def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
-        """Return `metrics` and `active_figures` of a path on a window; None is the validation window."""
+        """Return `metrics` and `active_figures` of a path on a window (None: the validation window)."""
         window = window or self.validation
         equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
@@ -225,8 +225,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return 'task', which must be equal for a run to be resumed, undefined features, the title of the data, and the
-        validation returns of the baseline."""
+        """Return 'task' (must be equal to resume a run), undefined features, the title of the data, and the validation
+        returns of the baseline."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
@@ -246,7 +246,7 @@ class StockTask(Task):
 
     @classmethod
     def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
-        """Return the task that `to_shared` returned. On the CPU its tensors share the arrays, which are read-only."""
+        """Return the task from the result of `to_shared`. On the CPU, its tensors share the read-only arrays."""
 
         def tensors(part: Mapping[str, Any]) -> dict[str, Any]:
             return {
@@ -267,7 +267,7 @@ def trading_of(**settings: Any) -> TradingConfig:
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     groups = math.gcd(envs, 32) if isinstance(envs, Integral) else None
-    scale = 100.0 / cash if cash > 0 else 1.0  # rewards in percent, of either kind
+    scale = 100.0 / cash if cash > 0 else 1.0  # both kinds of reward are in percent
     defaults: dict[str, Any] = {"num_envs": envs, "start_groups": groups, "reward_scale": scale}
     return TradingConfig(**{**defaults, **settings})
 
@@ -281,7 +281,7 @@ def make_stock_task(
     features: Features = None,
     device: str = "cpu",
 ) -> StockTask:
-    """Return the task of a training and a validation window, on the data up to the end of validation.
+    """Return the task for a training window and a validation window. It contains the data up to the end of validation.
 
     Raises InputError for windows that overlap or are too short.
     """
@@ -295,11 +295,11 @@ def make_stock_task(
             text = f"the {name} window has {last - first} sessions to trade, fewer than hold={trading.hold}"
             raise InputError(f"{text}; take a longer window or decide more often", argument=name)
     known = market.rows(0, validation_rows[1] + 1)
-    # later delistings are unknown at that time and must not change the hash of the data
+    # later delistings are not known then and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = (known.member & known.has_bar).any(axis=0)  # also before training: part of the market return
+    seen = (known.member & known.has_bar).any(axis=0)  # also before training, as they are part of the market return
     if not seen.any():
-        raise InputError("no asset is a member with a price up to the end of validation; choose other dates")
+        raise InputError("no member has a price up to the end of validation; choose other dates")
     task = StockTask(
         market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
         features=features, train=train_rows, validation=validation_rows, device=device,

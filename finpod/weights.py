@@ -1,4 +1,4 @@
-"""Validated decisions of strategies, as weights for the ledger."""
+"""Decisions of strategies, checked and converted to weights for the ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST_BITS = 1e-12
-"""Largest error of a sum that counts as rounding."""
+"""Largest error of a sum that counts as a rounding error."""
 TOLERANCE = 1e-6
 """Tolerance for weights below zero and for sums above one."""
 READ_AT_ONCE = 2**19
@@ -84,10 +84,10 @@ def decisions_of(
 
 
 class PrecomputedWeights:
-    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N], checked as they are read.
+    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N]. They are checked when they are read.
 
-    They are not copied and must not be changed during use. Raises InputError for a shape, or labels of a frame, that differ
-    from the market's.
+    They are not copied and must not be changed during use. Raises InputError for a shape that differs from the market's, and
+    for a frame with other dates or tickers.
     """
 
     def __init__(self, weights: Any, label: str, window: Window) -> None:
@@ -171,9 +171,9 @@ def _is_of(market: MarketData, index: Any) -> bool:
 
 
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
-    """Return a decision as weights [N] that are not negative and sum to at most one.
+    """Return a decision as nonnegative weights [N] that sum to at most one.
 
-    Raises StrategyError naming strategy and day for NaN, for a weight below -1e-6 and for a sum above 1 + 1e-6.
+    Raises StrategyError that names strategy and day for NaN, for a weight below -1e-6 and for a sum above 1 + 1e-6.
     """
     where = f"strategy {who} on {date!s:.10}"
     weights = _as_array(decision, tickers, where)

@@ -104,7 +104,7 @@ def test_too_few_dates_are_252_with_a_note(dates, fragment):
 def test_other_numbers_are_rounded_with_a_note(dates, expected):
     found = measure(dates)
     assert found.sessions_per_year == pytest.approx(expected, abs=0.01)
-    assert "no usual number" in found.note
+    assert "an unusual number" in found.note
     assert found.is_measured
 
 

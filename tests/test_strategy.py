@@ -76,9 +76,9 @@ def test_features_of_the_decision_day_are_computed_once_for_all_rows():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda view: view.closes(0), r"closes\(0\): ask for at least one row"),
-        (lambda view: view.opens(3), r"opens\(3\): these data have no opens; use closes"),
-        (lambda view: view.volumes(3), r"volumes\(3\): these data have no volumes"),
+        (lambda view: view.closes(0), r"closes\(0\): k must be 1 or more"),
+        (lambda view: view.opens(3), r"opens\(3\): the data have no opens; use closes"),
+        (lambda view: view.volumes(3), r"volumes\(3\): the data have no volumes"),
         (lambda view: view.highs(3), r"highs\(3\)"),
         (lambda view: view.lows(3), r"lows\(3\)"),
     ],
@@ -96,7 +96,7 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
     assert top_k(strength, 2, among=np.array([True, True, False, True, False])).tolist() == [0.5, 0, 0, 0.5, 0]
     assert top_k(np.full(3, NAN), 2).tolist() == [0, 0, 0]
     assert top_k(np.array([-np.inf, 1.0]), 2).tolist() == [0, 1]
-    with pytest.raises(InputError, match="top_k picks 0"):
+    with pytest.raises(InputError, match="k is 0"):
         top_k(strength, 0)
 
 

@@ -201,7 +201,7 @@ def test_names_that_are_never_members_are_left_out(market):
     task = task_of(replace(market, member=member))
     assert task.market.tickers == ("A", "B", "D", "E", "F")
     nobody = replace(market, member=np.zeros_like(market.member))
-    with pytest.raises(InputError, match="no asset is a member"):
+    with pytest.raises(InputError, match="no member has a price"):
         task_of(nobody)
 
 

@@ -19,7 +19,7 @@ CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
 
 @dataclass(frozen=True, kw_only=True)
 class TradingConfig(Terms):
-    """The trading task: terms of the accounts, actions and rewards. All of it is stored with a trained agent."""
+    """The trading task: terms of the accounts, actions and rewards. They are stored with a trained agent."""
 
     num_envs: int = 1024
     """E, accounts stepped in parallel."""
@@ -28,21 +28,21 @@ class TradingConfig(Terms):
     action: str = "tilt"
     """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
     tilt: float = 1.0
-    """k of w ~ a exp(k tanh z) with the anchor a. With 1, about 60 of 100 assets are effectively held around equal weight."""
+    """k of w ~ a exp(k tanh z) with the anchor a. For k = 1, equal weight of 100 assets becomes about 60 effective assets."""
     anchor: str = EQUAL
-    """Portfolio that a tilt starts from and agents have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
+    """Portfolio that agents tilt and have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
     """Largest order of the 'shares' action, in shares as traded, per asset and step."""
     hold: int = 5
     """Sessions from one decision to the next."""
     horizon: int | None = 20
-    """Decisions in an episode, after which it is truncated; None plays to the end of the data."""
+    """Number of decisions after which an episode is truncated; None for episodes that last to the end of the data."""
     random_start: bool = True
-    """Begin episodes on random days; otherwise all begin on the first day of the window."""
+    """True to begin episodes on random days, False to begin them on the first day of the window."""
     reward: str = "log"
-    """'log': ln of equity net of costs over the step; 'value': change of account value."""
+    """'log': change of the log of equity over the step, net of costs; 'value': change of equity."""
     reward_scale: float = 1.0
-    """Factor on the reward; the published set-up scales the change of value by about 2^-11."""
+    """Factor on the reward. The published setup scales the change of value by about 2^-11."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,7 +56,7 @@ class TradingConfig(Terms):
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
         if self.action == "shares" and (self.max_weight or self.max_turnover):
-            text = "action 'shares' takes no max_weight or max_turnover; choose 'tilt' or 'softmax'"
+            text = "action 'shares' has no max_weight or max_turnover; choose action 'tilt' or 'softmax', or leave the caps out"
             raise InputError(text, argument="action")
         require_number("tilt", self.tilt, 1e-12, 20)
         require_number("reward_scale", self.reward_scale, 1e-12)
@@ -112,7 +112,7 @@ def account_state(account: Account, mark: Tensor) -> Tensor:
 
 
 def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
-    """Return the same as `account_state`, from cash [...], the value of the positions [..., N] and equity [...]."""
+    """Return `account_state` from cash [...], the value of the positions [..., N] and equity [...]."""
     equity = equity.clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
 

@@ -74,11 +74,11 @@ class _Vector(VectorEnv[Any, Any, Any]):
         action = torch.as_tensor(actions, dtype=torch.float32, device=self.env.device)
         if action.shape != self.action_space.shape:
             shape = self.action_space.shape
-            raise InputError(f"actions have shape {tuple(action.shape)}; this environment takes {shape}")
+            raise InputError(f"actions have shape {tuple(action.shape)}; this environment needs shape {shape}")
         if not action.isfinite().all():
             env, column = (~action.isfinite()).nonzero()[0].tolist()
             value = action[env, column].item()
-            raise InputError(f"the action of environment {env} is {value} in column {column}; give finite numbers")
+            raise InputError(f"the action of environment {env} is {value} in column {column}; pass finite numbers")
         return action
 
     def _out(self, values: Tensor) -> Any:

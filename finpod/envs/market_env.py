@@ -30,8 +30,8 @@ class MarketEnv:
 
     The host knows the day of each group, so delistings and ends of episodes are found without reading from the device. A bad
     action (NaN or infinite) trades nothing and is recorded until `check` is called. Steps agree with a backtest to the last
-    bit. With `compile` (torch.compile, which needs a C++ compiler and a minute at the first step) they are several times faster
-    and agree to 1e-6. `anchor` [T, N] holds the weights of `config.anchor` if that is a user's column.
+    bit. With `compile` (torch.compile: needs a C++ compiler, and a minute at the first step) they are several times faster and
+    agree to 1e-6. `anchor` [T, N] are the weights of `config.anchor` if that is a user's column.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class MarketEnv:
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(f"the action of environment {env} at step {step} is not a number (column {column})")
+            raise InputError(f"the action of environment {env} at step {step} is not finite in column {column}")
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""

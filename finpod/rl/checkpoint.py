@@ -31,7 +31,7 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """An agent: all that is needed to act like it and to continue its training exactly."""
+    """An agent: everything needed to act like it and to continue its training exactly."""
 
     policy_spec: dict[str, Any]
     """Sizes of the policy, see `spec_of`."""
@@ -55,8 +55,8 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu") -> Policy:
         """Return the policy, ready to act.
 
-        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build; `restore` loads
-        the weights into that one.
+        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build. For the
+        latter, build the policy with the task and pass it to `restore`.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -90,7 +90,7 @@ class Checkpoint:
         return buffer.getvalue()
 
     def save(self, path: Path) -> None:
-        """Write the checkpoint to a file, whole or not at all."""
+        """Write the checkpoint to a file atomically."""
         files.write_bytes(path, self.to_bytes())
 
     @classmethod
@@ -132,9 +132,9 @@ def save_agents(
 
 
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
-    """Return the content of the JSON file that marks a trained folder, of the format `form`.
+    """Return the content of the JSON file that marks a trained folder. `form` is its expected format.
 
-    Raises CheckpointError, naming the file, for a foreign, older or damaged one.
+    Raises CheckpointError that names the file if it is damaged or has another format.
     """
     try:
         content: Any = json.loads((folder / marker).read_text())
@@ -146,7 +146,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes of a policy, and its kind unless that is 'market'; only the kind 'own' if its task must build it."""
+    """Return the sizes of a policy, and its kind unless it is 'market'. If only its task can build it, return only the kind."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
@@ -158,7 +158,7 @@ def versions() -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy scalars, which cannot be read back. Raises InputError for other types that cannot.
+    """Return a value without numpy scalars, which a checkpoint cannot store. Raises InputError for other such types.
 
     Equal strings become one object, so that equal agents give equal files.
     """
@@ -173,5 +173,5 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, bytes, Tensor)):
         return value
     raise InputError(
-        f"a checkpoint cannot hold a {type(value).__name__}; give tensors, numbers and text in state_dict() and spec()"
+        f"a checkpoint cannot store a {type(value).__name__}; return tensors, numbers and text from state_dict() and spec()"
     )

@@ -75,8 +75,8 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics of `observe`. It is then called after an update, which compares old and new
-    probabilities, and else before it."""
+    """True if actions depend on the statistics of `observe`. `observe` is then called after an update, because an update
+    compares old and new probabilities; otherwise before it."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""

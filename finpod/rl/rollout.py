@@ -44,7 +44,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
     if table is None:
         return None
     if row is None:
-        raise InputError("an observation has no row, and the task has a table; return Observation(state, row)")
+        raise InputError("an observation has no row, but the task has a table; return Observation(state, row)")
     around = () if table.anchor is None else (table.anchor[row],)
     return policy.encode(table.values[row], table.among[row], *around)
 

@@ -168,9 +168,9 @@ class Task:
 
 
 def require_task(task: Any) -> Any:
-    """Return `task`. Raises InputError if it is no instance of a `Task`, or lacks a member in `NEEDED`."""
+    """Return `task`. Raises InputError if it is not an instance of `Task`, or lacks a member in `NEEDED`."""
     if not isinstance(task, Task):
-        raise InputError(f"{task!r:.60} is not a task; give an instance of a finpod.rl.task.Task", argument="task")
+        raise InputError(f"{task!r:.60} is not a task; pass an instance of finpod.rl.task.Task", argument="task")
     kind = type(task)
     for name in NEEDED:
         if not hasattr(task, name) or getattr(kind, name, None) is getattr(Task, name, object()):

@@ -17,8 +17,8 @@ def within_caps(
     """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
 
     No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
-    w = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer assets than sum / max_weight, the rest stays in
-    cash.
+    w = min(c * target, max_weight), where c >= 1 preserves the sum. With fewer assets than sum / max_weight, the rest stays
+    in cash.
 
     The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; then
     w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`, `max_weight`

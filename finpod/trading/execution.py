@@ -1,4 +1,4 @@
-"""`Execution`: fill prices, marks and masks of a market, and the step from close to close that backtest and envs share."""
+"""`Execution`: fill prices, marks and masks of a market, and the step from close to close in backtests and environments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from finpod.trading.caps import within_caps
 from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
 
 Row = int | Tensor
-"""One row for all accounts, or one row per account [E]."""
+"""Row number: one for all accounts, or one for each account [E]."""
 
 MONTH = 21
 """Number of sessions over which volatility and dollar volume are measured for market impact."""
@@ -39,7 +39,7 @@ class Execution:
     """Prices and masks of a market on one device. Row t belongs to session t."""
 
     fill: str
-    """'open': a decision taken at a close is filled at the next open; 'close': at the next close."""
+    """'open': a decision at a close is filled at the next open; 'close': at the next close."""
     price: Tensor
     """[T, N] float64 fill price; the last known price where the asset is not tradable, 1 before its first bar."""
     tradable: Tensor
@@ -76,9 +76,9 @@ class Execution:
     def impact(self) -> Tensor | None:
         """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None if there are no volumes.
 
-        Measured over the last month up to the row: sigma is the root mean square of the returns, V the mean of
-        close * volume over the bars with a volume. Both are per row; sigma / sqrt(V) does not depend on the bar length. An
-        asset without volume gets the largest value of the day's members; NaN if no member has volume.
+        Both are measured over the month up to the row: sigma is the root mean square of the returns, V the mean of
+        close * volume over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length.
+        An asset without volume gets the largest value of the day's members; NaN if no member has volume.
         """
         if self.volume is None:
             return None
@@ -99,7 +99,7 @@ class Execution:
             return None
         if self.impact is None:
             raise InputError(
-                f"impact is {costs.impact:g}, and these data have no volumes, which it needs; set it to 0",
+                f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set it to 0",
                 argument="impact",
             )
         return self.impact
@@ -180,9 +180,7 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
     if fill not in ("open", "close"):
         raise InputError(f"fill is {fill!r}; choose 'open' or 'close'", argument="fill")
     if fill == "open" and market.open is None:
-        raise InputError(
-            "fill='open' needs opens, and these data have closes only; choose fill='close'", argument="fill"
-        )
+        raise InputError("fill is 'open', but the data have only closes; choose fill='close'", argument="fill")
     mark = forward_fill(market.close, before=1.0)
     price, tradable = mark, market.has_bar
     if fill == "open" and market.open is not None:
