@@ -172,7 +172,7 @@ def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, process):
     with ray_killed(process, LINE, SIZE, "--steps 32768 --checkpoint-steps 8192 --ray") as ended:
         assert ended.code == 2
         assert ended.err.splitlines()[-1] == (
-            f"error: Ray on this machine has ended ({process} exited); `finpod train --resume strategies/tiny` goes on"
+            f"error: Ray on this machine has ended ({process} exited); continue with `finpod train --resume strategies/tiny`"
         )
         assert "Traceback" not in ended.err
         assert sum("error" in line for line in ended.err.lower().splitlines()) == 1

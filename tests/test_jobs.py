@@ -97,7 +97,7 @@ def test_the_exit_code_is_that_of_the_command(client, monkeypatch, ends, code):
         ("connect", RuntimeError("\nneeds ray[default]\nmore"), "127.0.0.1:8265: needs ray[default]"),
         ("submit", RuntimeError("401 Unauthorized"), "401 Unauthorized"),
         ("submit", ValueError(), "ValueError"),
-        ("tail", RuntimeError("closed"), "closed; raysubmit_1 may go on"),
+        ("tail", RuntimeError("closed"), "closed; raysubmit_1 may continue"),
     ],
 )
 def test_a_cluster_that_cannot_be_used_is_named(client, monkeypatch, when, error, told):
@@ -105,7 +105,7 @@ def test_a_cluster_that_cannot_be_used_is_named(client, monkeypatch, when, error
     said = []
     with pytest.raises(KeyboardInterrupt):
         jobs.submit(["finpod", "bench"], say=said.append)
-    assert "raysubmit_1 goes on" in said[-1]
+    assert "raysubmit_1 continues" in said[-1]
     monkeypatch.setattr(client, "fails", {when: error})
     with pytest.raises(FinpodError, match=re.escape(told)) as raised:
         submit("finpod", "bench")

@@ -174,7 +174,7 @@ def test_an_interruption_leaves_the_terminal_whole_and_says_how_to_go_on(monkeyp
         play(Store(out.with_name("cut" + UNFINISHED) / "seed-0"), Plan(), Invented(die_after=2), watch)
     text = terminal.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-    assert screen(text.split("\x1b[?25h")[1]).strip() == f"go on with: finpod train --resume {out}"
+    assert screen(text.split("\x1b[?25h")[1]).strip() == f"continue with: finpod train --resume {out}"
 
 
 @pytest.mark.parametrize(("storage", "told"), [(None, ""), ("memory://runs/far", "--storage memory://runs/far")])

@@ -41,16 +41,16 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 150_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
-"""Name of a kind of agent -> learner, settings that differ from its defaults, number of environments, and environment steps."""
+"""Kind of agent -> learner, settings that differ from its defaults, number of environments, and environment steps."""
 YEAR = 252
 CHECKPOINTS = 4
 """Number of checkpoints from which an agent is selected, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
-"""Features whose tilts represent known factors: size, residual momentum, beta, volatility."""
+"""Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the return series in the regression for alpha."""
+"""Names of the returns on which alpha is regressed."""
 ANCHORED = tuple(ANCHORS)
-"""Names of the anchors of the agents."""
+"""Anchors around which agents are trained."""
 
 
 class Period(NamedTuple):
@@ -79,7 +79,7 @@ YEARS = [
 
 
 class Days:
-    """Tasks of one period and anchor: one for training, whose data end with validation, and one that includes the test."""
+    """Tasks of a period and anchor: one for training, with data up to the end of validation, and one that includes the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -87,7 +87,7 @@ class Days:
         self.test = make_stock_task(market, period.train, period.test, trading)
 
     def figures(self, policy: Policy) -> dict[str, Any]:
-        """Return the figures of training, validation and test, and the returns [n] of the test and of its anchor."""
+        """Return the metrics in training, validation and test, and the test returns [n] of the agent and of its anchor."""
         path = self.test.play(policy, self.test.validation)
         windows = {"training": self.task.train, "validation": self.task.validation}
         figures_of = {
@@ -116,7 +116,7 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return returns [n] on the test days by name: of each anchor at the task's costs; of equal weight and each tilt without costs,
+    """Return name -> returns [n] on the test days: of each anchor at the task's costs; of equal weight and each tilt without costs,
     rebalanced when agents decide; and of the benchmark."""
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
@@ -137,9 +137,9 @@ def rules(task: StockTask) -> dict[str, Any]:
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly constant of a regression of `returns` [n] on `known` [n, k], and its t statistic.
+    """Return the annualised constant of an OLS regression of `returns` [n] on `known` [n, k], and its t statistic.
 
-    Ordinary least squares; the error is robust to unequal variances and to five lags of correlation (Newey and West 1987).
+    The standard error is robust to heteroscedasticity and to autocorrelation up to lag 5 (Newey and West 1987).
     """
     design = np.column_stack([np.ones(len(returns)), known])
     inverse = np.linalg.pinv(design.T @ design)
@@ -181,14 +181,14 @@ def _agent_row(days: Callable[[str], Days], period: str, kind: str, anchor: str,
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its returns rounded to eight digits."""
+    """Return the row with its returns rounded to eight digits."""
     return {
         name: np.round(value, 8).tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()
     }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield the lines of the table of some periods: one for each learner and anchor, then one for each rule."""
+    """Yield the lines of a table over some periods: one for each learner and anchor, then one for each rule."""
     known = [row for row in rows if "learner" not in row]
     rule = {name: np.concatenate([row[name] for row in known]) for name in known[0] if isinstance(known[0][name], list)}
     factors = np.column_stack([rule[name] for name in KNOWN])
@@ -201,7 +201,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
-    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval for the mean of their returns."""
+    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval of their mean return."""
     returns = np.array([np.concatenate(list(seed["returns"])) for _, seed in rows.groupby("seed")])
     base = np.concatenate(list(rows.loc[rows["seed"] == rows["seed"].iloc[0], "anchor_returns"]))
     over = [_yearly(one).cagr - _yearly(base).cagr for one in returns]

@@ -1,9 +1,8 @@
 """Scores of PPO on the locomotion tasks: `python -m finpod.bench.learning [TASK ...]`.
 
-Trains each task on several seeds, without a tournament, with the settings of the first agent of `finpod train TASK`. The
-agent at the end of its training, not the best checkpoint, is tested by 20 deterministic episodes in Gymnasium's own
-environment. Each seed is a row in a file of its own. Existing rows are not trained again, so the command can be stopped and
-repeated.
+Trains an agent for each task and seed, without a tournament, with the settings of the first agent of `finpod train TASK`. The
+final agent, not its best checkpoint, is tested on 20 deterministic episodes in Gymnasium's own environment. Each seed is a row,
+kept in its own file. Existing rows are not trained again, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ FOLDER = Path("backtests") / "locomotion"
 """Folder of rows, relative to the current folder."""
 SEEDS = range(100, 105)
 POINTS = 10
-"""Number of evaluations along a learning curve."""
+"""Number of points of a learning curve."""
 GOALS = {"halfcheetah": 6000, "walker2d": 4000, "hopper": 3000, "ant": 4100, "humanoid": 1400}
-"""Target median scores, above the PPO figures published for as many steps."""
+"""Target median scores, above published scores of PPO for as many steps."""
 
 
 def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[float], list[int]]:
-    """Return returns and lengths of 20 episodes in Gymnasium's own environment of a task, under the policy's mean actions."""
+    """Return the returns and lengths of 20 episodes in Gymnasium's own environment, with the policy's mean actions."""
     import gymnasium
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder), silent(), warnings.catch_warnings():
@@ -89,7 +88,7 @@ def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> li
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table: the mean return of each seed in ascending order, and their median."""
+    """Return the rows as a Markdown table: the mean return of each seed, in ascending order, and their median."""
     lines = []
     for name in dict.fromkeys(row["task"]["task"] for row in rows):
         seeds = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
@@ -112,7 +111,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the mean return of each seed over its steps, one panel for each task, three in a row, as an SVG."""
+    """Draw learning curves as an SVG: the mean return of each seed over its steps, one panel per task."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["task"]["task"] for row in rows))

@@ -1,8 +1,8 @@
-"""Error rates of the verdict of skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
+"""Error rates of the verdict on skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
-False positives: agents are trained, selected and tested on markets without a signal, free of costs; half of the markets are
-simulated, half are resampled from real days (`-r FILE`). Power: markets whose informed rule has a stated net information
-ratio at 10 bps, for the informed rule and for agents. Each market is a row in a file of its own. Existing rows are not
+False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the markets are
+simulated, half are resampled from real days (`-r FILE`). Power: the informed rule and agents are tested on markets on which the
+informed rule has a given information ratio, net of 10 bps. Each market is a row, kept in its own file. Existing rows are not
 computed again, so the command can be stopped and repeated.
 """
 
@@ -43,7 +43,7 @@ RULES = ("apg", "ppo", INFORMED)
 FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
 RATIOS = (0.5, 1.0, 1.5, 2.0)
 MARKETS = {**dict.fromkeys(FAMILIES, 200), **dict.fromkeys(map(str, RATIOS), 100)}
-"""Number of markets by family (without a signal) and by net ratio (with a signal)."""
+"""Number of markets per family (without a signal) and per net information ratio (with a signal)."""
 YEAR = 252
 ROWS = {
     "train": (64, 64 + 8 * YEAR),
@@ -53,12 +53,12 @@ ROWS = {
 """First and last row of the training, validation and test windows: 8, 2 and 8 years."""
 FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
 UPDATES = {"apg": 40, "ppo": 60}
-"""Updates of an agent by learner, each on 64 accounts x num_steps decisions."""
+"""Learner -> updates of an agent, each on 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Number of agents, and of checkpoints of each. The best checkpoint of all on validation is tested."""
+"""Number of agents, and of checkpoints per agent. Of all checkpoints, the best on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
-"""Fewest markets for which a rate is compared with the expected one."""
+"""A rate is compared with the expected one if it is over at least this many markets."""
 
 
 class Cell(NamedTuple):
@@ -115,7 +115,7 @@ def task_of(market: MarketData, free: bool) -> StockTask:
 
 
 def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
-    """Return the test returns [n] of the best of all checkpoints on validation, and its score there."""
+    """Return the test returns [n] of the checkpoint that is best on validation, and its validation score."""
     steps = UPDATES[learner] * task.num_envs * LEARNERS[learner].Config(**task.defaults(learner)).num_steps
     best, returns = -math.inf, np.empty(0)
     for agent in range(AGENTS):
@@ -142,7 +142,7 @@ def ratio_of(active: Array) -> float:
 
 
 def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
-    """Return a row: the verdict on the test window, over equal weight with the same decision days and costs."""
+    """Return a row: the verdict on the test window, against equal weight with the same decision days and costs."""
     began = time.process_time()
     market = market_of(cell, real)
     task = task_of(market, free=cell.world in FAMILIES)
@@ -184,7 +184,7 @@ def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> li
 
 
 def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
-    """Return the score interval of a rate (Wilson 1927)."""
+    """Return the confidence interval of a rate (Wilson 1927)."""
     interval = binomtest(hits, count).proportion_ci(level, "wilson")
     return interval.low, interval.high
 
@@ -235,7 +235,7 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def by_cell(rows: Sequence[dict[str, Any]], worlds: Iterable[str]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the rows of these markets, grouped by market and rule."""
+    """Return the rows of some markets, grouped by market and rule."""
     groups = {place: [row for row in rows if (row["world"], row["rule"]) == place] for place in product(worlds, RULES)}
     return {place: group for place, group in groups.items() if group}
 

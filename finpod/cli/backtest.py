@@ -1,4 +1,4 @@
-"""`finpod backtest | audit | report | compare | export`: evaluate strategies."""
+"""`finpod backtest | audit | report | compare | export`: evaluates strategies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def backtest(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    risk_free: Annotated[float, Option(help="Risk-free rate a year for the Sharpe ratio, as a fraction.")] = 0.0,
+    risk_free: Annotated[float, Option(help="Yearly risk-free rate for the Sharpe ratio, as a fraction.")] = 0.0,
     opened: Annotated[
         int,
         Option(
@@ -50,7 +50,7 @@ def backtest(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Run a strategy through the ledger; write backtests/NAME/ and reports/NAME.html and print the table."""
+    """Backtest a strategy; write backtests/NAME/ and reports/NAME.html and print the figures."""
     import finpod
     from finpod.backtesting.engine import require_opened
     from finpod.measures import check_rates
@@ -67,7 +67,7 @@ def backtest(
     with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(values)
-        prices.window(start, end)  # report an invalid window before the first line of progress
+        prices.window(start, end)  # an invalid window is an error before any progress is shown
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
             decides,
@@ -100,7 +100,7 @@ def audit(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Audit a strategy for look-ahead bias; exit code 1 if it has one, 2 if the audit has no outcome."""
+    """Audit a strategy for look-ahead bias. Exit code 1: it has look-ahead bias; 2: the audit could not decide."""
     import finpod
 
     options.check_dates(start, end)
@@ -144,7 +144,7 @@ def compare(
     no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare saved runs on their common days; write one page and print the table."""
+    """Compare saved runs on their common days; write a report and print the figures."""
     import finpod
     from finpod.backtesting.comparison import compare as compared
     from finpod.backtesting.result_io import names_of, run_folder

@@ -1,4 +1,4 @@
-"""`finpod bench | demo`: measure speed, and run everything once from prices to a report."""
+"""`finpod bench | demo`: measures speed; trains and tests an agent on the bundled sample."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from finpod.trading.ledger import Costs
 NAME = "demo"
 STRATEGY = Path("strategies") / NAME
 TRAIN, VALIDATION, TEST = ("1991-01-02", "2010-12-31"), ("2011-01-03", "2014-12-31"), ("2015-01-02", "2022-12-28")
-"""The three windows. The sample begins in 1990, which warms up the features."""
+"""Training, validation and test window. The sample begins in 1990, so features are warmed up."""
 COSTS = Costs(fee_bps=10)
 EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000, "seed": 0}
-"""Size of the training: half a minute on two cores."""
+"""Size of the training, which takes half a minute on two cores."""
 
 
 def bench(
-    what: Annotated[str | None, Argument(help="A word in names of measurements, or a locomotion task.")] = None,
+    what: Annotated[
+        str | None, Argument(help="A word in names of measurements, such as audit; or a locomotion task.")
+    ] = None,
     device: options.Device = "auto",
     envs: Annotated[int | None, Option(help="Parallel environments; by default 4096, or 512 for locomotion.")] = None,
     names: Annotated[int | None, Option(help="Stocks in the market; by default 100.")] = None,
     variant: Annotated[Literal["standard", "full", "fast"] | None, Option(help="Variant of a locomotion task.")] = None,
-    seconds: Annotated[float | None, Option(help="Seconds to measure each line; by default 3.")] = None,
+    seconds: Annotated[float | None, Option(help="Seconds to spend on each figure; by default 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the speed of training, backtests and reports on this machine, next to other packages if they are installed."""
+    """Measure the speed of training, backtests and reports on this machine, and of other packages if they are installed."""
     from finpod.bench import locomotion, machine
 
     of_task = what in NAMES

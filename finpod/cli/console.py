@@ -28,18 +28,18 @@ FIELDS = {
     "pods.gpus": "pod_gpus",
     "ray": "ray_version",
 }
-"""Field or argument -> its option, where the names differ."""
+"""Name of a field or argument -> its option, if the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
-"""Settings whose fields are written with a dot in messages."""
+"""Prefixes of settings in messages, as in plan.agents, that options do not have."""
 
 
 def show_json(value: Any) -> None:
-    """Print a value as JSON; numbers that JSON cannot hold become null."""
+    """Print a value as JSON; NaN and infinities become null."""
     print(to_json(value), end="")
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values in two columns, lists with one item a line."""
+    """Print names and values in two columns; a list has one line per item."""
     width = max(map(len, facts), default=0)
     for name, fact in facts.items():
         lines = list(fact) if isinstance(fact, (list, tuple)) else [fact]
@@ -53,7 +53,7 @@ def show(facts: Mapping[str, Any], as_json: bool) -> None:
 
 
 def show_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows that share their keys as a table with the keys as headings; numbers are aligned right."""
+    """Print rows with equal keys as a table. The keys are the headings; numbers are aligned right."""
     if not rows:
         return
     lines = [list(rows[0]), *([_text(value) for value in row.values()] for row in rows)]
@@ -66,14 +66,14 @@ def remark(text: str) -> None:
 
 
 def show_error(error: BaseException, command: Any, words: Sequence[str] = ()) -> int:
-    """Print an error of a command as one line on stderr and return the exit code; `words` are the command line's."""
+    """Print an error of a command as one line on stderr and return the exit code; `words` are the words of the command line."""
     text, code = explain(error, command, words)
     remark(f"error: {' '.join(text.split())}")
     return code
 
 
 def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tuple[str, int]:
-    """Return the text of an error, in which arguments are written as options of the command, and the exit code."""
+    """Return the text of an error and the exit code. Names of arguments become options of the command."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
@@ -82,7 +82,7 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
         return f"{error.filename or 'the system'}: {error.strerror or error}; --debug shows where", 2
     if not hasattr(error, "format_message"):
         return f"unexpected {type(error).__name__}: {error}; --debug shows where", 1
-    # A usage error of typer, whose class and wording differ between its versions.
+    # A usage error of typer. Its class and wording differ between versions.
     context = getattr(error, "ctx", None)
     see = f"see {context.command_path if context else 'finpod'} --help"
     typed = getattr(error, "option_name", None)
@@ -98,7 +98,7 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
 
 
 def _typed(parameter: object, words: Sequence[str]) -> str | None:
-    """Return the value typed for an option; None if the option was not typed."""
+    """Return the value that was typed for an option; None if the option was not typed."""
     for option in getattr(parameter, "opts", ()):
         for word, following in zip(words, [*words[1:], None], strict=True):
             if word.partition("=")[0] == option:
@@ -107,7 +107,7 @@ def _typed(parameter: object, words: Sequence[str]) -> str | None:
 
 
 def _with_options(error: FinpodError, command: Any) -> str:
-    """Return the text of an error in which the library's arguments are written as options of the command.
+    """Return the text of an error with the names of arguments replaced by options of the command.
 
     `fee_bps` becomes --fee-bps, `overwrite=True` --overwrite and `fill='close'` --fill close. If the text does not name
     the argument of the error, it is prefixed with the option.
@@ -139,7 +139,7 @@ def _with_options(error: FinpodError, command: Any) -> str:
 
 
 def say_device(name: str) -> None:
-    """Print the device that 'auto' stands for. Raises InputError for a missing GPU."""
+    """Print which device 'auto' selects. Raises InputError for a missing GPU."""
     from finpod.devices import pick_device
 
     device = pick_device(name).type
@@ -148,7 +148,7 @@ def say_device(name: str) -> None:
 
 
 def show_paths(paths: Iterable[Path], as_json: bool) -> None:
-    """Print the paths that were written; on stderr beside JSON."""
+    """Print the paths that were written, on stderr if JSON is printed."""
     for path in paths:
         print(path, file=sys.stderr if as_json else sys.stdout)
 
@@ -156,7 +156,7 @@ def show_paths(paths: Iterable[Path], as_json: bool) -> None:
 def show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
 ) -> None:
-    """Print a ReportWarning as one line on stderr, and any other as Python does."""
+    """Print a ReportWarning as one line on stderr, other warnings as Python does."""
     if issubclass(category, ReportWarning):
         remark(f"warning: {message}")
     else:
@@ -165,10 +165,10 @@ def show_warning(
 
 @contextmanager
 def progress(text: str) -> Iterator[Progress]:
-    """Show a progress bar on stderr while the block runs, and yield the callable that moves it.
+    """Show a progress bar on stderr while the block runs, and yield the function that updates it.
 
-    Without a terminal, a line is printed at each tenth instead. Prints within the block (by a user's strategy, say) go to
-    stderr too, so that stdout has the command's output only.
+    Without a terminal, a line is printed at each tenth instead. What the block prints (such as a user's strategy) also goes to
+    stderr, so that stdout has only the command's output.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -190,9 +190,8 @@ def watched(
 ) -> Iterator[tuple[Progress, Callable[[Any], None]]]:
     """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
 
-    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed instead. After an interruption
-    the terminal is restored, and a line names the command that resumes `run`, whose log is in `storage`. Raises an
-    EngineError with that command if the engine has ended.
+    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed instead. After an interruption, a
+    line names the command that resumes `run`, whose log is in `storage`. An EngineError is raised again with that command.
     """
     from rich.console import Console
     from rich.live import Live
@@ -221,15 +220,15 @@ def watched(
     except EngineError as error:
         if run is None:
             raise
-        raise EngineError(error.what, f"`finpod train --resume {_again(run, storage)}` goes on") from error
+        raise EngineError(error.what, f"continue with `finpod train --resume {_again(run, storage)}`") from error
     except KeyboardInterrupt:
         if run is not None and (storage or run.with_name(run.name + UNFINISHED).is_dir()):
-            remark(f"go on with: finpod train --resume {_again(run, storage)}")
+            remark(f"continue with: finpod train --resume {_again(run, storage)}")
         raise
 
 
 def _again(run: Path, storage: str | None) -> str:
-    """Return the name of a run for --resume."""
+    """Return the value of --resume for a run, with the other options that it needs."""
     if not storage:
         return str(run)
     return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"

@@ -1,4 +1,4 @@
-"""`finpod data fetch | import | check | show`."""
+"""`finpod data fetch | import | check | show`: stores and shows market data."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def fetch(
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    wait: Annotated[float, Option(help="Seconds to wait after a rate limit; each retry doubles it.")] = 5.0,
+    wait: Annotated[float, Option(help="Seconds to wait after a rate limit; doubles with each retry.")] = 5.0,
     deadline: Annotated[float, Option(help="Seconds after which to give up.")] = 1800.0,
-    base_url: Annotated[str | None, Option(metavar="URL", help="Server to ask instead of Yahoo's.")] = None,
+    base_url: Annotated[str | None, Option(metavar="URL", help="Server to use instead of Yahoo's.")] = None,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -88,7 +88,7 @@ def fetch(
         )
     fetched, failed = market.manifest.get("fetch", {}), market.manifest.get("failed", {})
     if failed:
-        console.remark(f"{fetched['fetched']} of {fetched['asked']} names; missing {', '.join(failed)}")
+        console.remark(f"{fetched['fetched']} of {fetched['asked']} tickers; missing {', '.join(failed)}")
     _keep(market, target, overwrite, as_json, **fetched, failed=failed)
     discard(partial)
 
@@ -105,8 +105,8 @@ def import_file(
 ) -> None:
     """Import a file of bars as a snapshot in data/, and print the repairs.
 
-    Reads long tables (one row a bar), wide tables (one column of closes a ticker), tables with a header of fields and
-    tickers, and folders with one file a ticker.
+    Reads long tables (one row per bar), wide tables (one column of closes per ticker), tables whose header has fields and
+    tickers, and folders with one file per ticker.
     """
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
@@ -160,8 +160,8 @@ def show(
 
 
 def _target(name: str, overwrite: bool) -> Path:
-    """Return the folder of the snapshot, which is checked before any work."""
-    if name == "sample":  # this name always means the bundled prices, so the snapshot could not be reached by its name
+    """Return the folder of a snapshot. Raises InputError, before any work, if it cannot be written."""
+    if name == "sample":  # a snapshot of this name could not be loaded by its name
         raise InputError("'sample' is the name of the bundled prices; choose another", argument="name")
     target = options.DATA / plain_word(name)
     require_free(target, overwrite, SNAPSHOT)
@@ -169,7 +169,7 @@ def _target(name: str, overwrite: bool) -> Path:
 
 
 def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
-    """Save a snapshot and print its content, `more` facts, the number of repairs and its path."""
+    """Save a snapshot. Print its content, `more` facts, the number of repairs and its path."""
     from finpod.market.load import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
@@ -208,7 +208,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:
-    """Return one row an asset: its first and last bar, its number of bars, and its number of days as a member."""
+    """Return one row per asset: its first and last bar, its number of bars, and its days as a member."""
     rows = []
     for column, ticker in enumerate(market.tickers):
         days = market.dates[market.has_bar[:, column]]
@@ -219,7 +219,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """Return an entry of a manifest as text: numbers by name and lists of names in one line, other tables one line an entry."""
+    """Return an entry of a manifest as text: one line for a mapping of numbers or a list, or else one line per item."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries
@@ -229,7 +229,7 @@ def _lines(fact: Any) -> Any:
 
 
 def _spells(value: Any) -> Any:
-    """Return pairs of days as text; other values unchanged."""
+    """Return pairs of days as text, other values unchanged."""
     if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
         return ", ".join(" .. ".join(pair) for pair in value)
     return value

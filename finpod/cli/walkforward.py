@@ -1,4 +1,4 @@
-"""`finpod walkforward`: train on rolling windows and trade the days after each."""
+"""`finpod walkforward`: trains on rolling windows and tests the agents on the days after each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from finpod.walkforward.schedule import Segment
 
 FEW = 21
-"""Sessions below which a length without a unit was probably meant in years or months."""
+"""A length without a unit that is below this number of sessions was probably meant in years or months."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Windows:
     end: str | None = None
     """Last session, YYYY-MM-DD; by default the last of the data."""
     train: str = "4y"
-    """Length of each training: 4y, 6m or a number of sessions."""
+    """Length of each training window: 4y, 6m or a number of sessions."""
     validation: str = "1y"
-    """Length of each validation, on which agents are selected."""
+    """Length of each validation window, on which agents are selected."""
     test: str = "1y"
-    """Length of each test, after which the next agents trade."""
+    """Length of each test window, after which the next agents trade."""
     expanding: bool = False
-    """Expanding windows: every training window begins on the same day."""
+    """Begin all training windows on the same day."""
     purge: int | None = None
     """Sessions left out between training and validation; by default --rebalance-every."""
     embargo: int | None = None
@@ -64,7 +64,7 @@ def walkforward(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows; the agents of each trade the days after it. Writes OUT, backtests/NAME/ and reports/NAME.html."""
+    """Train on rolling windows and test the agents on the days after each. Writes OUT, backtests/NAME/ and reports/NAME.html."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 
@@ -108,7 +108,7 @@ def walkforward(
 
 
 def _require_spans(windows: Mapping[str, Any]) -> None:
-    """Raise InputError for an invalid length; remark on a number without a unit that is hardly one of sessions."""
+    """Raise InputError for an invalid length; print a remark on a number below `FEW` without a unit."""
     from finpod.walkforward.schedule import as_span
 
     for window in ("train", "validation", "test"):
@@ -118,7 +118,7 @@ def _require_spans(windows: Mapping[str, Any]) -> None:
 
 
 def _segments(market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any]) -> list[Segment]:
-    """The segments. Raises InputError for windows outside the data, and for a task that cannot be trained in the first one."""
+    """Return the segments. Raises InputError for windows outside the data, and if the first segment's task is invalid."""
     from finpod.walkforward.schedule import gaps, schedule
 
     hold, fill = training["hold"], training["fill"]
@@ -131,7 +131,7 @@ def _segments(market: MarketData, start: str, windows: Mapping[str, Any], traini
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:
-    """Row of one segment in the printed table."""
+    """Return the row of a segment in the printed table."""
     from finpod.figures import percent, ratio
 
     return {

@@ -17,35 +17,35 @@ from typing import Any, NamedTuple
 from finpod.errors import FinpodError, InputError, first_line
 
 USER = 1000
-"""User id of the image, and id of the group that may write to volume claims."""
+"""User id in the image, and group id that may write to volume claims."""
 SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
 """Pattern of variable names that suggest a secret, which must not be written to a file."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
 """Pattern of a URL with a user and a password."""
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
-"""Index of torch by `cuda`: CPU builds have an index of their own; builds on PyPI are for CUDA and include its libraries."""
+"""Package index for torch, without and with CUDA. Builds on PyPI include the libraries of CUDA."""
 ADDRESS = "http://127.0.0.1:8265"
 """Address of Ray's dashboard, on this machine or forwarded to it."""
 INSTEAD = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Environment variables that Ray prefers to the address passed to it."""
+"""Environment variables that Ray uses instead of the given address."""
 POLL = 0.5
-"""Seconds between two queries of a job whose output has ended."""
+"""Seconds between two queries of the status after the output has ended."""
 
 
 def require_variable(name: str, value: str) -> None:
     """Raise InputError for an invalid variable name, and for a name that suggests a secret."""
     if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise InputError(f"{name!r} cannot be the name of a variable; give NAME=VALUE", argument="env")
+        raise InputError(f"{name!r} is not a valid name of a variable; give NAME=VALUE", argument="env")
     if SECRET.search(name):
         raise InputError(
-            f"{name} would be in plain text; put it into a Secret and give the Secret's name", argument="env"
+            f"{name} may be a secret, which would be in plain text; put it into a Secret and name that", argument="env"
         )
     if "$(" in value:
-        raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value out", argument="env")
+        raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value instead", argument="env")
 
 
 def installed(package: str) -> str:
-    """Return the version of a package on this machine, without its build tag; InputError if it is not installed."""
+    """Return the installed version of a package, without its build tag. Raises InputError if it is not installed."""
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
@@ -55,14 +55,14 @@ def installed(package: str) -> str:
 def command_line(command: Sequence[str]) -> str:
     """Return the words of a command as one line for a shell.
 
-    Raises InputError for an empty command, and for a URL with a password, which would be in plain text.
+    Raises InputError for an empty command, and for a URL with a password, which would be stored as plain text.
     """
     if not command:
         raise InputError("there is no command; give it after --, such as -- finpod train stocks ... --ray")
     for word in command:
         if LOGIN.search(word):
             shown = LOGIN.sub("://...@", word)
-            raise InputError(f"{shown} holds a password, which would be in plain text; put it into a Secret")
+            raise InputError(f"{shown} has a password, which would be stored as plain text; put it into a Secret")
     return shlex.join(command)
 
 
@@ -91,7 +91,7 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
 
 
 def filled(template: str, **values: Any) -> str:
-    """Return a template of this folder with its values. Its filter `text` quotes a text for YAML."""
+    """Return a template of this folder filled with values. The template's filter `text` quotes text for YAML."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -109,11 +109,11 @@ class Job(NamedTuple):
     """State of a job."""
 
     id: str
-    """Id of the job in the cluster."""
+    """Id of the job on the cluster."""
     status: str
     """Status of the job: PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     exit_code: int
-    """Exit code of the command: 0 unless it failed; 128 plus the number of a signal; 1 for a failure without a code."""
+    """Exit code of the command: 0 for success, 128 + n after signal n, 1 for a failure without a code."""
 
 
 def submit(
@@ -128,10 +128,10 @@ def submit(
 ) -> Job:
     """Run a command on the head of the cluster at `address`; `show` receives its output, `say` receives remarks.
 
-    The command runs in `working_dir`: a folder, which is uploaded without the files ignored by its .gitignore, or the URL of
-    a .zip. Without `wait`, returns once the cluster has accepted the job. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN for a
+    The command runs in `working_dir`: a folder, which is uploaded without the files that its .gitignore lists, or the URL of
+    a .zip. Without `wait`, returns when the cluster has accepted the job. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN for a
     cluster with a token. Raises InputError for an invalid command or folder and an unreachable cluster, and FinpodError if
-    the connection is lost, in which case the job goes on.
+    the connection is lost; the job then continues.
     """
     line = command_line(command)
     for name, value in (env or {}).items():
@@ -147,7 +147,7 @@ def submit(
         job = client.submit_job(entrypoint=line, runtime_env={name: value for name, value in runtime.items() if value})
     except ImportError as error:
         raise InputError("Ray is not installed here; pip install 'ray[default]'") from error
-    except Exception as error:  # no answer, no ray[default], a wrong token, another version: Ray raises many kinds
+    except Exception as error:  # Ray raises errors of many classes
         raise InputError(
             f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward service/NAME-head-svc 8265, "
             "or give --address; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
@@ -159,16 +159,18 @@ def submit(
     try:
         return _follow(client, job, show)
     except KeyboardInterrupt:
-        say(f"{job} goes on; {later}")
+        say(f"{job} continues; {later}")
         raise
-    except Exception as error:  # aiohttp, requests and Ray raise many kinds
-        raise FinpodError(f"lost {address}: {first_line(error)}; {job} may go on, {later}") from error
+    except Exception as error:  # aiohttp, requests and Ray raise errors of many classes
+        raise FinpodError(f"lost {address}: {first_line(error)}; {job} may continue, {later}") from error
 
 
 def _require_address(address: str) -> None:
-    """Raise InputError if the address is no dashboard's, or Ray would use another one instead."""
+    """Raise InputError if the address is not a URL, or Ray would use another address instead."""
     if not re.match(r"https?://\S+$", address):
-        raise InputError(f"address {address!r} is not a dashboard's; give it as {ADDRESS}", argument="address")
+        raise InputError(
+            f"address {address!r} is not that of a dashboard; give one such as {ADDRESS}", argument="address"
+        )
     for name in INSTEAD:
         if os.environ.get(name, address) != address:
             raise InputError(f"{name} is {os.environ[name]}, which Ray would use instead of {address}; unset it")
