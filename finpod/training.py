@@ -95,20 +95,20 @@ def train(
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
     `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Tasks other
-    than stocks take only `num_envs` of the arguments above, and return a `TrainedRun`.
+    than "stocks" take only `num_envs` of these arguments, and return a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
     agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
     seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of the tournament (mode,
-    search, stop rules), and `pods` where it runs.
+    search, stop rules), `pods` says where it runs.
 
     During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
-    the same settings; `fork` starts from a copy of another unfinished run with changed ones. The log records all settings,
+    the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,
     the arguments of `load_market` and the plain values `asked`, so a run can be resumed by its name alone. `progress` is
-    called with a description of the step and the share that is done, `watch` with the state of the tournament.
+    called with the name of a step and the fraction that is done, `watch` with the `Status` of the tournament.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
-    that lacks a member, a market for a task without one, an `out` that exists (unless `overwrite`), and an unfinished run
+    that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), and an unfinished run
     of this name (unless `resume`) that another process is driving or that was begun with other settings.
     """
     require_number("seeds", seeds, 1, whole=True)
@@ -121,7 +121,7 @@ def train(
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
     out, folder = Path(out), RunFolder.of(Path(out), storage)
     require_free(out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
-    here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with one
+    here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with a GPU
     used = "cuda" if pods.gpus else here
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
@@ -146,7 +146,7 @@ def train(
 
 
 def require_learner(name: str, config: Any = None) -> Any:
-    """Return the learner of a name. Raises InputError for an unknown name, and for the config of another learner."""
+    """Return the learner with this name. Raises InputError for an unknown name, and for the config of another learner."""
     require_choice("learner", name, tuple(LEARNERS))
     kind: Any = LEARNERS[name]
     if config is not None and not isinstance(config, kind.Config):
@@ -208,7 +208,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks; return remarks on those dropped, and on a cap that few assets cannot fill.
+    """Compute the features of stocks. Return remarks on dropped features, and on a `max_weight` too low for so few assets.
 
     Without `progress` and `watch` the remarks are also warnings. Raises InputError if a rollout of a learner with the exact
     gradient is longer than the training window.
@@ -232,7 +232,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
         remarks.append(
-            f"max_weight {cap:g} needs {needed:,} assets to invest everything, and some days have {fewest}: the rest stays in cash"
+            f"max_weight {cap:g} needs {needed:,} assets to invest everything, but some days have {fewest}; the rest stays in cash"
         )
     if progress is None and watch is None:
         for remark in remarks:

@@ -1,7 +1,7 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017): which agent trains next, and how it differs from its parent.
+"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
 
-Every choice is a function of the board and of a generator seeded with the number of the round or draw, so that a log replays
-to the same choices.
+Every choice depends only on the leaderboard and on a generator seeded with the number of the round or draw. It can therefore
+be recomputed from a log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial,
 PERTURB = (0.8, 1.25)
 """Factors by which a setting of a mutated copy changes."""
 FEWEST = 3
-"""Smallest subset, such as of features, that a fresh agent draws, if the set has so many."""
+"""Smallest size of a subset, such as of features, that a fresh agent draws."""
 HORIZONS = ("gamma", "gae_lambda")
-"""Settings that are drawn and changed by their distance from 1."""
+"""Settings x for which 1 - x is drawn and changed instead of x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig:
-    """How agents are varied."""
+    """Rules by which agents are varied."""
 
     fresh: float = 0.25
     """Fraction of new agents that start untrained with new settings."""
@@ -46,7 +46,7 @@ class Evolver:
     seed: int
     """Seed of the tournament."""
     config: Any
-    """Settings of the learner of the first agent. Settings without bounds are those of all agents."""
+    """Settings of the learner of the first agent. Settings without bounds are the same for all agents."""
     space: Space
     """Settings of the task that vary."""
     search: EvolutionConfig
@@ -55,10 +55,10 @@ class Evolver:
     """Name of the learner of all agents."""
 
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
-        """Return the trials of a round. The first has untrained agents; the others follow from the round before.
+        """Return the trials of a round. In the first round all agents are untrained.
 
-        The better half continues. Each agent of the other half is replaced by a mutated copy of a better one or by a fresh
-        agent, which is trained to the same experience before it is compared.
+        In later rounds, the better half of the agents continues. Each agent of the other half is replaced by a mutated copy of
+        a better agent, or by a fresh agent, which is trained to the same experience before it is compared.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -81,10 +81,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent continues, and is copied once, when it is in the better half of at least two that have reached its level, so
-        that only agents of equal experience are compared; the highest level comes first. If no agent is due, a new one
-        begins: at first as in rounds, later as a fresh one or with varied settings of an agent drawn by its rank (weights n,
-        n - 1, ..., 1).
+        An agent is compared with all agents that have reached its level of experience. If it is in the better half of at least
+        two, it continues, and it is copied once. The highest level comes first. If no agent is due, a new agent begins: at
+        first as in `begin`, later a fresh agent, or one with varied settings of an agent drawn by its rank (weights n, n - 1,
+        ..., 1).
         """
         number, made = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -100,7 +100,7 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, made, random).to_dict())
 
     def begin(self, made: int, random: np.random.Generator) -> Settings:
-        """Return an untrained agent: the first with `config`, the others varied from it or, a share of them, fresh."""
+        """Return an untrained agent. The first has `config`; each later one is fresh or has a variation of `config`."""
         if made and random.random() < self.search.fresh:
             return self.fresh(made, random)
         config = vary(self.config, self._bounds(), random) if made else self.config
@@ -127,18 +127,18 @@ class Evolver:
         return self._agent(made, vary(parent.config, self._bounds(), random), {**parent.task, **moved})
 
     def _agent(self, made: int, config: Any, task: Mapping[str, Any]) -> Settings:
-        """Settings of the `made`-th agent, from 0."""
+        """Return the settings of the agent with the number `made`, from 0."""
         seed = int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
         return Settings(agent_id=f"{self.seed}-{made}", seed=seed, config=config, learner=self.learner, task=task)
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
-        """Bounds of the settings of the learner on this task."""
+        """Return the bounds of the settings of the learner for this task."""
         return {name: self.space.learner.get(name, bounds) for name, bounds in LEARNERS[self.learner].bounds.items()}
 
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """A trial of the agent of `parent`, or of its copy; untrained without a parent or after a failed one."""
+        """Return a trial that continues `parent`, or its copy. It starts untrained if there is no parent or it failed."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
@@ -154,9 +154,9 @@ class Evolver:
 
 
 def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
-    """Return settings of a learner with those in `bounds` changed by one of the factors, within the bounds.
+    """Return the settings of a learner, with each setting in `bounds` changed by a random factor, within its bounds.
 
-    A bound is extended to a setting of the user beyond it.
+    If a setting of the user lies outside its bounds, the bounds are extended to it.
     """
     changes: dict[str, Any] = {}
     for name, (low, high) in bounds.items():
@@ -179,7 +179,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Trials below the last level that may continue (False) or be copied (True), in this order, the highest level first."""
+    """Yield (trial, False) for trials that may continue, then (trial, True) for those to copy, from the highest level down."""
     order, taken = board.ranked(), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

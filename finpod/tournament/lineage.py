@@ -24,9 +24,9 @@ def differing(trials: Sequence[Trial]) -> list[str]:
 
 
 def lineage(trials: Sequence[Trial]) -> list[Branch]:
-    """Return every agent after the one it was copied from, or as untrained if that is not among the trials.
+    """Return all agents, each after the agent from which it was copied. If the latter has no trial here, depth is 0.
 
-    Copies of an agent are in order of their level, the highest first, so that lines from parents to copies do not cross.
+    Copies of an agent are sorted by round, the highest first, so that lines from parents to copies do not cross.
     """
     agents: dict[tuple[int, str | None], list[Trial]] = {}
     for trial in trials:

@@ -1,4 +1,4 @@
-"""`RunFolder`: the place of an unfinished run: begun, resumed, forked and finished, by one driver at a time.
+"""`RunFolder`: the folder or URL of an unfinished run. A run is begun, resumed, forked and finished by one driver at a time.
 
 The log of a run records its settings, so that it can be resumed by its name alone: a header, which decides if agents are
 comparable, and the entry `run` with further settings of the driver.
@@ -27,13 +27,13 @@ from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, place
 from finpod.tournament.setup import FIXED, FREE, LEVELS, Plan, completed
 
 LEASE = 120.0
-"""Seconds after which the mark of a driver at a URL is stale."""
+"""Seconds after which the lock file of a driver at a URL is stale."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """Entries of a header: hash of the bars up to the end of validation, and the windows, on which it depends."""
 
 
 class RunFolder:
-    """The place of an unfinished run, a folder or a URL: a log, agents and checkpoints for each of its tournaments."""
+    """Folder or URL of an unfinished run, with a log, agents and checkpoints for each tournament."""
 
     def __init__(self, place: str | Path) -> None:
         self.store = Store(place)
@@ -41,26 +41,26 @@ class RunFolder:
 
     @classmethod
     def of(cls, out: Path, storage: str | None = None) -> RunFolder:
-        """Return the place of the run whose output is the folder `out`: beside it, or at `storage`."""
+        """Return the place of the run with the output folder `out`: OUT.unfinished, or `storage`."""
         return cls(storage or unfinished(out))
 
     def begun(self) -> bool:
-        """Return True if there is something to resume."""
+        """Return True if there is a run to resume."""
         return bool(begun_logs(self.store))
 
     def require(
         self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, plans: Sequence[Plan] = ()
     ) -> None:
-        """Raise InputError for a run that is neither resumed nor overwritten, and for a missing one that is resumed.
+        """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
 
-        A resumed or forked run must have the seeds of the `plans`, one a tournament, and their settings (see `refuse_changes`).
+        A resumed or forked run must have the seeds of the `plans` (one a tournament) and their settings; see `refuse_changes`.
         """
         begun = self.begun()
         if fork is not None:
             if fork.where == self.where:
-                raise InputError(f"{self.where} cannot be forked onto itself; give another out= and storage=", "fork")
+                raise InputError(f"{self.where} cannot be forked onto itself; pass another out= and storage=", "fork")
             if begun and not overwrite:
-                raise InputError(f"{self.where} exists already; fork under another name, or pass overwrite=True")
+                raise InputError(f"{self.where} exists already; fork to another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:
             raise InputError(f"{self.where} is unfinished; pass resume=True, or overwrite=True to start anew")
         elif resume and not begun:
@@ -73,8 +73,8 @@ class RunFolder:
         for name, seed in begun_logs(self.store).items():
             if seed not in plans:  # its tournament would never be finished
                 raise InputError(
-                    f"{self.where} has a tournament of seed {seed}, and seed {', '.join(map(str, plans))} is asked "
-                    "for; give the same seeds, or begin under another name"
+                    f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, plans))}; "
+                    "pass the same seeds, or another name"
                 )
             if header := TrialLog(self.store, name).header:
                 changed = differences(header["plan"], _plain(asdict(plans[seed])), "plan.")
@@ -82,11 +82,11 @@ class RunFolder:
 
     @contextmanager
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
-        """Hold the place for this process alone while the block runs, and `finish` it at the end.
+        """Lock the run for this process while the block runs, and `finish` it at the end.
 
-        Its content is removed unless it is resumed; with `fork` that run is copied first. After a FinpodError the place is
-        kept only if there is more to resume than before; after a lost executor and other errors always. Raises InputError in
-        the cases of `require`, and if another process drives the run.
+        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. If the block raises a
+        FinpodError, the run is kept only if there is more to resume than before; after EngineError and other errors it is
+        always kept. Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         folder = self.store.folder
@@ -106,37 +106,37 @@ class RunFolder:
             self.finish()
 
     def progress(self) -> int:
-        """Return the number of slices of training that can be resumed from: those of open trials and trials with a score."""
+        """Return the number of finished slices of training in trials that are open or have a score."""
         trials = [trial for name in begun_logs(self.store) for trial in TrialLog(self.store, name).board.trials]
         return sum(len(trial.places) for trial in trials if trial.state == "open" or not math.isnan(trial.score))
 
     def clear(self) -> None:
-        """Remove the content of a run, and nothing else."""
+        """Remove the files of the run, and no other files."""
         for name in begun_logs(self.store):
             self.store.remove_folder(name.removesuffix(f"/{NAME}"))
 
     def finish(self) -> None:
-        """Remove the run, whose output is written."""
+        """Remove the run after its output was written."""
         self.clear()
 
     def _copy(self, fork: RunFolder) -> None:
-        """Copy another run: the logs first, so that they name no agent that is not copied, then the agents."""
+        """Copy another run. Logs are copied first, so that each agent that they name is copied."""
         for name in begun_logs(fork.store):
             self.store.write(name, fork.store.read(name))
             for folder in ("agents", "checkpoints"):
                 for file in fork.store.names(f"{name.removesuffix(f'/{NAME}')}/{folder}"):
-                    with suppress(FileNotFoundError):  # a running driver has just removed it as unneeded
+                    with suppress(FileNotFoundError):  # a running driver has removed it meanwhile
                         self.store.write(file, fork.store.read(file))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunEntry:
-    """The entry `run`.
+    """The entry 'run' of a log.
 
-    The output folder `out` and the `storage` (None: the folder beside `out`) are absolute, so that they hold in every folder.
-    `seeds` are those of the tournaments, `device` is that of the driver. `features` were requested by name (None: the default
-    ones, or a task without a market); `functions` names those that are functions, which a log cannot hold. `market` has the
-    arguments with which the market was loaded, empty for a market from memory; `asked` further values for the next driver.
+    The output folder `out` and the `storage` (None: OUT.unfinished) are absolute paths. `seeds` are the seeds of the
+    tournaments, `device` is the device of the driver. `features` are the names of the requested features (None: the default
+    set, or a task without a market). `functions` are the names of those that are functions, which a log cannot store.
+    `market` has the arguments of `load_market`; it is empty for other markets. `asked` has further values for the next driver.
     """
 
     out: str
@@ -150,10 +150,10 @@ class RunEntry:
 
 
 class Recorded(NamedTuple):
-    """Settings of an unfinished run, as its last driver had them.
+    """Settings of an unfinished run, as recorded by its last driver.
 
-    `where` is the folder or URL of its logs, `header` that of the first log, `plan` that of the first tournament, `config` the
-    settings of the learner of the first agent, and `run` the entry `run`.
+    `where` is the folder or URL of its logs, `header` the header of the first log, `plan` the plan of the first tournament,
+    `config` the settings of the learner of the first agent, and `run` the entry 'run'.
     """
 
     where: str
@@ -164,9 +164,9 @@ class Recorded(NamedTuple):
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
-    """Return the place of an unfinished run, and its recorded settings; None if it ended before a header was logged.
+    """Return the place of an unfinished run and its recorded settings. The settings are None if no header was logged.
 
-    Raises InputError for a run that is missing or of an earlier version, CheckpointError for a damaged log.
+    Raises InputError for a missing run and a run of an earlier version, and CheckpointError for a damaged log.
     """
     place = find(run, storage).store
     logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
@@ -175,7 +175,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
         return place.where, None
     if not first.origin:
         raise InputError(
-            f"{place.where} was begun by an earlier version of finpod, whose scores do not compare; train again"
+            f"{place.where} was begun by an earlier version of finpod, whose scores are not comparable; train again"
         )
     header, entry = completed(first.header), RunEntry(**first.origin)
     plan = Plan.from_dict(header["plan"] | {"seed": entry.seeds[0]})
@@ -184,9 +184,9 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """Return the unfinished run at `storage`, at a URL, or by the name of its folder or of its output, also in strategies/.
+    """Return the unfinished run at `storage`, at a URL, or with this name of its folder or output, also in strategies/.
 
-    Raises InputError if there is none.
+    Raises InputError if there is no such run.
     """
     places = places_of(run, storage)
     if place := next((place for place in places if begun_logs(place)), None):
@@ -195,22 +195,22 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
         raise InputError(f"{done} is finished; there is nothing to resume")
     where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
-        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; give the folder of its output, or its storage="
+        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; pass its output folder, or its storage="
     )
 
 
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
-    """Return True if no run of this name is unfinished, and it is the name of the output `out` or of the `storage`."""
+    """Return True if `run` is the name of the output `out` or the `storage`, and no run of this name is unfinished."""
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments of `train` with which a run is resumed where it lies now: `storage`, and `out` if it was moved.
+    """Return the arguments of `train` that resume a run in its present place: `storage`, and `out` if the folder was moved.
 
-    A folder other than the storage that the log `recorded` was moved. Unless `out` is given, its output goes beside it, and
-    InputError is raised if the name of the folder does not end in '.unfinished'.
+    The folder was moved if it differs from the storage that the log `recorded`. Its output then goes beside it, unless `out`
+    is given. Raises InputError if the name of the folder must give `out`, but does not end in '.unfinished'.
     """
     if "://" in run:
         return {"storage": run}
@@ -227,17 +227,17 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
 def open_log(
     store: Store, header: Mapping[str, Any], origin: Mapping[str, Any], *, forked: bool = False
 ) -> tuple[TrialLog, list[str]]:
-    """Return the log of a tournament, and the settings that have changed since it was last open, as sentences.
+    """Return the log of a tournament, and sentences on the settings that have changed since it was last open.
 
-    Its last record 'begin' has `header` and `origin`, the entry `run` (see `RunEntry`). Raises InputError for a setting that
-    differs from the log's header and may not, see `refuse_changes`.
+    The header and `origin` (see `RunEntry`) are added as a record 'begin' if they have changed. Raises InputError for a change
+    that is not allowed; see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     known, header, entry = len(log.notes), _plain(header), _plain(origin)
     if log.header:
         changed = differences(completed(log.header), completed(header))
         refuse_changes(changed, store.where, forked)
-        kept = ("market", "asked")  # entries that a driver may leave as they were
+        kept = ("market", "asked")  # entries that a driver may leave empty
         entry |= {name: log.origin[name] for name in kept if log.origin.get(name) and not entry.get(name)}
         if not changed and entry == log.origin:
             return log, []
@@ -246,7 +246,7 @@ def open_log(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as a log returns them."""
+    """Return the values as they are read from a log."""
     plain: dict[str, Any] = json.loads(to_json_line(dict(values)))
     return plain
 
@@ -254,40 +254,40 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: bool) -> None:
     """Raise InputError for the first change (setting, old value, new value) that is not allowed.
 
-    Entries in `FREE` may change always, those in `FIXED` never, and others only in a fork, which must keep the levels of
-    experience. A change of the data is reported first, then those in `FIXED`.
+    Entries in `FREE` may always change, entries in `FIXED` never, and others only in a fork, which must keep the steps of a
+    round. A change of the data is reported first, then changes of entries in `FIXED`.
     """
     refused = [change for change in changed if not _among(change[0], FREE)]
     for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
         change = f"{name} was {old!r:.200} and is {new!r:.200}"
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
-            raise InputError(f"{where} was begun with other data: {change}; give the market it was begun with")
+            raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
             raise InputError(
-                f"{where} is a tournament of another task: {change}; train under another name, its scores would not compare"
+                f"{where} has another task, and scores would not be comparable: {change}; train under another name"
             )
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(
-                    f"{where} has its levels of experience at {old!r:.200} steps and the fork at {new!r:.200}; "
+                    f"rounds of {where} end at {old!r:.200} steps, but those of the fork at {new!r:.200}; "
                     "keep the number of steps a round"
                 )
         elif not forked:
-            way_out = "resume with the same, or fork it under another name with fork="
+            way_out = "resume with the same settings, or fork it to another name with fork="
             raise InputError(f"{where} was begun with other settings: {change}; {way_out}", argument="resume")
 
 
 def _among(name: str, entries: Sequence[str]) -> bool:
-    """True if the entry of this name, with dots between its parts, is one of the entries or part of one."""
+    """Return True if the entry `name`, such as 'plan.agents', is one of the `entries` or part of one."""
     return any(f"{name}.".startswith(f"{entry}.") for entry in entries)
 
 
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
-    """Keep other drivers out while the block runs: by a file lock, which ends with the process, or by a mark.
+    """Lock a run against other drivers while the block runs.
 
-    A mark is used at a URL, and in a folder whose file system has no locks. Raises InputError if another process drives the
-    run.
+    In a folder, a file lock is used, which ends with the process. At a URL, and if the file system has no locks, it is a lock
+    file with the time. Raises InputError if another process drives the run.
     """
     with ExitStack() as stack:
         held = False
@@ -321,7 +321,7 @@ def _myself() -> str:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Write a mark with the time, and renew it while the block runs. Raises InputError for a recent mark of another driver."""
+    """Write a lock file with the time, and renew it while the block runs. Raises InputError if another driver's is recent."""
     text = b""
     with suppress(FileNotFoundError):
         text = place.read("lock")

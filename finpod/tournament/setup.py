@@ -1,4 +1,4 @@
-"""`TournamentSetup`: what all agents of a tournament share; `Plan`, its size and mode; `Stop`, when it ends early."""
+"""`TournamentSetup`: settings shared by all agents of a tournament; `Plan`: its size and mode; `Stop`: its stop rules."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER
 FORMAT = "finpod tournament 1"
 """Format of a log."""
 LEVELS = "levels"
-"""Entry of a header: environment steps at the end of each level."""
+"""Entry of a header: environment steps at the end of each round."""
 FREE = ("versions", "undefined", "baseline", "data_title", "plan.choice", "plan.keep", "plan.checkpoint_steps",
         "plan.retries", "plan.alike", "plan.stop")  # fmt: skip
-"""Entries of a header that may change when a run is resumed; no agent depends on them."""
+"""Entries of a header that may change when a run is resumed, because they do not affect agents."""
 FIXED = ("task", "format", "measure")
-"""Entries that may not change even in a fork: scores would not be comparable."""
+"""Entries that may not change even in a fork, because scores would not be comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +91,13 @@ class Plan:
 
     @property
     def most_trials(self) -> int:
-        """Largest number of trials; rounds do not exceed their number."""
+        """Largest number of trials of a tournament."""
         planned = self.agents * self.rounds
         most = planned if self.stop.trials is None else self.stop.trials
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the environment steps at the end of a level (1, 2, ...), in whole updates of so many steps."""
+        """Return the environment steps at the end of a round (1, 2, ...), rounded to whole updates of `update` steps."""
         return math.ceil(self.updates(update) * level / self.rounds) * update
 
     def updates(self, update: int) -> int:
@@ -106,7 +106,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Return the plan of a header; headers of earlier versions also have a `choice` and two more stop rules."""
+        """Return the plan of a header. Headers of earlier versions also have a `choice` and two more stop rules."""
         stop = Stop(**{name: values["stop"][name] for name in ("trials", "steps", "seconds")})
         values = {name: value for name, value in values.items() if name != "choice"}
         return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": stop})
@@ -114,7 +114,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TournamentSetup:
-    """What all agents of a tournament share."""
+    """Settings shared by all agents of a tournament."""
 
     task: Task
     """Task to learn."""
@@ -129,7 +129,7 @@ class TournamentSetup:
     device: str = "cpu"
     """Device of the tensors."""
     threads: int = 1
-    """CPU threads of a slice. It is part of the result, as sums differ between numbers of threads."""
+    """CPU threads of a slice. Results depend on this number, because it changes the order of sums."""
 
     @property
     def update(self) -> int:
@@ -142,7 +142,7 @@ class TournamentSetup:
         return Evolver(seed=self.plan.seed, config=self.config, space=space, search=search, learner=self.learner)
 
     def header(self) -> dict[str, Any]:
-        """Return the header of the log, in plain values. Entries that equal `LACKING` are left out."""
+        """Return the header of the log as plain values. Entries equal to those of `LACKING` are left out."""
         of_task = self.task.header()
         envs = None if self.num_envs == self.task.num_envs else self.num_envs
         named = {"learner": self.learner, "measure": self.task.measure, "num_envs": envs}
@@ -181,13 +181,13 @@ LACKING: dict[str, Any] = {
         "choices": {"hidden": [16, 32, 64], "reward": ["log", "value"]},
     },
 }
-"""Values of entries that a header lacks; early logs of stock agents lack all of them."""
+"""Values of entries that are missing in a header. Early logs of stock agents have none of them."""
 LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight", "max_weight": None, "max_turnover": None}
-"""The same for the entry `trading` of a task."""
+"""Values of entries that are missing in the entry 'trading' of a task."""
 
 
 def completed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a header with the entries that it lacks, and with settings of the learner that are newer than the log."""
+    """Return a header with its missing entries, and with settings of the learner that are newer than the log."""
     space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
     whole = {**LACKING, "space": space, **header}
     if "trading" in whole.get("task", {}):

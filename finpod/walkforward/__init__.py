@@ -1,1 +1,1 @@
-"""Walk-forward: train on what was known, trade the next window, move on; one account all the way."""
+"""Walk-forward: train on past data, trade the next window with the same account, and repeat."""

@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session on or after sessions[index] moved by `times` spans; -1 before all, D after."""
+        """Return the index of the first session on or after sessions[index] + `times` spans; -1 before all sessions, D after."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 def as_span(length: str | int, what: str) -> Span:
-    """Return a length: '4y' and '6m' are calendar years and months, 126 and '126' sessions. Raises InputError naming `what`."""
+    """Return a length: '4y' is calendar years, '6m' calendar months, 126 or '126' sessions. Raises InputError for others."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
         raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
@@ -53,10 +53,10 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Days of one agent: first and last session of each window, as text; with intraday bars, those of `test` have a time.
+    """Windows of one agent: first and last session of each, as text. With intraday bars, those of `test` have a time.
 
-    The test earns from its first close to that of the next segment. `decides_from` is the last row that the first decision
-    sees: the first of the test, or with close fills the one before.
+    The returns of a test run from its first close to the first close of the next test. `decides_from` is the last row that
+    the first decision sees: the first row of the test, or the row before it with close fills.
     """
 
     train: tuple[str, str]
@@ -87,10 +87,10 @@ def schedule(
     """Return segments whose tests tile the sessions of [start, end], oldest first.
 
     `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
-    `purge` and `embargo` are sessions at the end of training and of validation; None is `hold`. A test begins with a
-    decision, a multiple of `hold` rows after `start`, so that the interval between decisions never changes; a rest shorter
-    than `hold` belongs to the segment before it. Raises InputError for invalid lengths, a purge shorter than `hold`, and
-    data that begin too late.
+    `purge` and `embargo` are sessions left out after training and after validation; None is `hold`. A test begins with a
+    decision, a multiple of `hold` rows after `start`, so the interval between decisions is constant. If fewer than `hold`
+    rows are left, they belong to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`, and data
+    that begin too late.
     """
     asked = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in asked.items()}
@@ -122,7 +122,7 @@ def schedule(
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
-    """Return purge and embargo in sessions; None is `hold`. Raises InputError for too few."""
+    """Return purge and embargo in sessions; None is `hold`. Raises InputError if one is too short."""
     held = math.ceil(hold / market.bars_per_session)
     purge, embargo = (held if given is None else given for given in (purge, embargo))
     require_number("purge", purge, 0, whole=True)
@@ -133,7 +133,7 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
 
 
 def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Span, hold: int) -> list[int]:
-    """Rows on which tests begin: a multiple of `hold` rows after `first`, and at least `hold` rows long."""
+    """Return the rows on which tests begin: multiples of `hold` after `first`. Each test has at least `hold` rows."""
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
         raise InputError(
@@ -157,7 +157,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
 def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """First and last session of training and of validation before a test that begins on session `day`."""
+    """Return first and last session of training and of validation, for a test that begins on session `day`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:

@@ -1,4 +1,4 @@
-"""`Pods`, where agents train; `Executor`, which runs the work of a tournament; `InlineExecutor`, in this process."""
+"""`Pods`: where agents train; `Executor`: interface that runs pieces of work; `InlineExecutor`: runs them in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from finpod.errors import FinpodError, InputError, first_line, require_number
 
 Work = Callable[[Any, Any], Any]
-"""Function (context, piece) -> result; the context is the same for all pieces."""
+"""Function (context, piece) -> result. The context is the same for all pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Executor(Protocol):
     """Interface that runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
-        """Return the useful number of started and unfinished pieces at this time. It may change at any time."""
+        """Return how many pieces should be started and unfinished at this time. It may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
         """Begin a piece, or queue it."""
