@@ -35,8 +35,8 @@ STATISTICS = {"mean": "mean", "std": "sd", "min": "lowest", "median": "median", 
 class Backtests:
     """Results of S strategies over one window; `print` shows statistics of the group.
 
-    `backtests[s]` runs strategy s again and returns its `BacktestResult`; so does iteration, for each strategy. Only sums over
-    assets are stored, which takes less memory than the weights. n is the number of returns.
+    `backtests[s]` runs strategy s again and returns its `BacktestResult`. Iteration does this for each strategy. Only sums
+    over assets are stored, which takes less memory than the weights. n is the number of returns.
     """
 
     equity: pd.DataFrame

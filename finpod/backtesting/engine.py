@@ -163,7 +163,7 @@ def _of_weights(
         path = path_of(ready, s, run.window, run.terms, fast=run.fast)
         result = run.result(path, ready.labels[s])
         result = result if ready.many else _examined(result, path, run, examine, progress)
-        return with_audit(result, Audit(None, subject="ready weights", reason="ready_weights"))
+        return with_audit(result, Audit(None, subject="precomputed weights", reason="ready_weights"))
 
     if not ready.many:
         return alone(0)
