@@ -37,8 +37,8 @@ def active_figures(
     'tracking_error'     standard deviation of the active returns, annualised
     'effective_names'    1 / sum of squared weights of the invested part (Herfindahl 1950), mean over the closes
     'rank_correlation'   Spearman's correlation of a decision's active weights with the returns until the fill of the next
-                         decision, mean over decisions; over assets that either portfolio holds and that have both prices
-    'turnover'           traded notional / equity, both sides, a year
+                         decision, mean over decisions; over assets in either portfolio that have both prices
+    'turnover'           (buys + sells) / equity, per year
     """
     own, other = path.equity.numpy(), baseline.equity.numpy()
     over = simple_returns(own) - simple_returns(other)

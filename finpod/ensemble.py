@@ -136,7 +136,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write `ensemble.json`, one checkpoint a member, and the files `beside`, by name; all or nothing."""
+        """Write the folder atomically: `ensemble.json`, one checkpoint per member, and the files `beside` (name -> content)."""
         names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
@@ -150,7 +150,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":
-        raise CheckpointError(f"{folder} decides by choice={choice!r}, and this finpod by the mean alone; train again")
+        raise CheckpointError(f"{folder} has choice={choice!r}, and this finpod supports only the mean; train again")
     try:
         members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(
@@ -165,4 +165,4 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             baseline=content.get("baseline", ()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder} lacks {error}; it is not whole, train again") from error
+        raise CheckpointError(f"{folder} is damaged ({error}); train again") from error

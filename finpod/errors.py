@@ -52,7 +52,7 @@ class CheckpointError(FinpodError):
 
 
 class EngineError(FinpodError):
-    """Error: the executor of the pods, such as Ray, has ended. Finished work is stored, and the run can be resumed.
+    """Error raised if the executor of the pods, such as Ray, ends. Finished work is stored, and the run can be resumed.
 
     `what` names the executor and the cause. The text of the error continues with `advice`.
     """
@@ -67,7 +67,7 @@ class ReportWarning(UserWarning):
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
-    """Return "did you mean X?" for the choice X closest to `word` in spelling, or `otherwise` if none is close.
+    """Return "did you mean X?" for the choice X whose spelling is closest to `word`, or `otherwise` if none is close.
 
     A mapping of choices maps each spelling to its X.
     """
@@ -77,7 +77,7 @@ def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwis
 
 
 def require_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-    """Raise InputError unless `value` is a finite number from `low` to `high`, and a whole one if `whole`."""
+    """Raise InputError unless `value` is a finite number from `low` to `high`; with `whole`, a whole number."""
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not (number and low <= value <= min(high, sys.float_info.max)):
         bound = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"

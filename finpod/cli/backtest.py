@@ -37,13 +37,13 @@ def backtest(
     opened: Annotated[
         int,
         Option(
-            help="Number of results on this window that you have seen, with this one; widens the interval of the verdict."
+            help="Number of results on this window that you have seen, including this one; widens the interval of the verdict."
         ),
     ] = 1,
-    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow a window with training days.")] = False,
+    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow a window that overlaps the training.")] = False,
     name: Annotated[str | None, Option(help="Name of the run; by default that of the strategy.")] = None,
     quick: Annotated[
-        bool, Option("--quick", help="Leave out baselines, random portfolios, the cost sweep and capacity.")
+        bool, Option("--quick", help="Skip baselines, random portfolios, the cost sweep and capacity.")
     ] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,

@@ -88,9 +88,9 @@ class Timeline(NamedTuple):
     def first_rows(self, stamps: Array) -> Array:
         """Return the first row [R] that may use the values of each stamp [R]; T if there is none, or for NaT.
 
-        It is the first row that ends, or in an intraday market the first bar that begins, at or after the stamp. A stamp at
-        midnight is a day without a time. It stands for the session of that day, or else the next one: for its row, or in an
-        intraday market for its close.
+        With one row per session, it is the first row that ends at or after the stamp; in an intraday market, the first bar that
+        begins at or after it. A stamp at midnight is a day without a time: it means the row of that day's session or the next
+        one, and in an intraday market the close of that session.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)
@@ -104,7 +104,7 @@ class Timeline(NamedTuple):
 def timeline_of(dates: Array, calendar: str | None) -> Timeline:
     """Return the timeline of a market with these dates [T]. Rows end at the close of `calendar`; without one, with the day.
 
-    A row that is not a session of the exchange ends with its day as well.
+    A row that is not on a session of the exchange also ends with its day.
     """
     sessions = dates.astype("datetime64[D]")
     ends = (sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")

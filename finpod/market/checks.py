@@ -227,7 +227,7 @@ def _anomalies(
     yield "tickers that may have been renamed", *_likely_renames(bars, at, last)
 
     rows = last[days[last] < end]
-    yield "series that end early", rows, (f"the last bar; the data go on to {end}" for _ in rows)
+    yield "series that end early", rows, (f"the last bar; the data continue to {end}" for _ in rows)
 
 
 def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Suspects:

@@ -65,7 +65,7 @@ def build_market(
     kept = mask_impossible(long_bars(bars, dropped), log)
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
-        raise DataError(f"{name} holds no bar that can be used; {kinds}")
+        raise DataError(f"{name} has no valid bar; {kinds}")
     kept = mask_stale_tails(kept, log)
     dates = dates[dates <= kept.date.max()]
     kept, notes, listed = adjust(kept, log, name)
@@ -201,8 +201,8 @@ def _grid(
     kept = tuple(tickers[~is_benchmark & ~empty])
     if not kept:
         raise DataError(
-            f"{name} holds no bar that can be used except those of the benchmark {benchmark}; a market needs at least one "
-            "other asset (or take that one without a benchmark)"
+            f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or pass "
+            "benchmark=None to trade this one"
         )
     tables = _tables(bars, dates)
     missing = np.full((len(dates), 1), np.nan)

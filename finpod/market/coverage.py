@@ -35,7 +35,7 @@ def membership_facts(
     if membership is None:
         member = np.ones((len(dates), len(tickers)), dtype=bool)
         return member, {
-            "membership": f"static list of the {len(tickers)} names with prices on {dates[-1]!s:.10}",
+            "membership": f"static list of the {len(tickers)} assets with prices on {dates[-1]!s:.10}",
             "survivorship": True,
             "missing": [],
             "without_prices": {},

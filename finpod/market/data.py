@@ -109,7 +109,7 @@ class MarketData:
                 )
             self._set(name, table)
         if not self.has_bar.any():
-            raise DataError(f"there is no price at all in {assets} assets and {days} sessions; every close is missing")
+            raise DataError(f"all closes of {assets} assets over {days} sessions are missing; give at least one price")
         self.extra.check_shape(days, assets)
         row = days - 1 - self.has_bar[::-1].argmax(axis=0)
         last = np.where(self.has_bar.any(axis=0), self.dates[row], np.datetime64("NaT", "ns"))
@@ -220,7 +220,7 @@ class MarketData:
 
     def _outside(self, day: np.datetime64, argument: str = "date") -> InputError:
         span = f"from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
-        return InputError(f"{day!s:.10} lies outside the data ({span}); choose a date within them", argument=argument)
+        return InputError(f"{day!s:.10} is outside the data ({span}); choose a date within it", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.

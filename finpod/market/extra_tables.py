@@ -124,7 +124,7 @@ def _long(
         keys, values = _columns(read_table(source, decimal=","), label)
     table, labels = pd.DataFrame(keys), [column.label for column in values]
     if table.empty:
-        raise DataError(f"{label} holds no row; check how it was made")
+        raise DataError(f"{label} has no rows; check how it was made")
     numbers = [parse_numbers(column.values, column.label, label, mark) for column in values]
     if "ticker" in keys or not _is_wide(labels, label, key, tickers):
         names = [key] if key is not None and len(labels) == 1 else labels
@@ -156,7 +156,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
     values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
     if not values:
-        raise DataError(f"{label} has no column of values beside {', '.join(c.label for c in columns)}; add one")
+        raise DataError(f"{label} has no column of values besides {', '.join(c.label for c in columns)}; add one")
     return {name: column.values for name, column in keys.items() if column is not None}, values
 
 

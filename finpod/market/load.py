@@ -247,7 +247,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
     with locked(source.parent, shared=True):
         if not (source / SNAPSHOT).is_file():
             raise InputError(
-                f"{source} holds no snapshot (no {SNAPSHOT}); give a folder under data/, or a parquet or CSV file"
+                f"{source} is not a snapshot (no {SNAPSHOT}); give a folder under data/, or a parquet or CSV file"
             )
         try:
             content = json.loads((source / SNAPSHOT).read_text())

@@ -65,7 +65,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
     )
     missing = [label for label in columns if label not in table]
     if missing or table.empty:
-        fault = f"has no column {missing[0]}" if missing else f"holds no {entry}"
+        fault = f"has no column {missing[0]}" if missing else f"has no {entry}"
         raise DataError(f"{source.name} {fault}; a {kind} has the columns {needed}")
     return table
 

@@ -190,7 +190,7 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
     if ticker is not None:
         if len(tickers.categories) > 1:
             raise InputError(
-                f"ticker is {ticker!r}, and {name} holds {len(tickers.categories)} tickers, such as "
+                f"ticker is {ticker!r}, and {name} has {len(tickers.categories)} tickers, such as "
                 f"{' and '.join(tickers.categories[:2])}; leave ticker out",
                 argument="ticker",
             )

@@ -198,7 +198,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """
     if len(tickers) == 0:
         raise InputError(
-            "the list of tickers is empty; give at least one, or leave members out to take every ticker",
+            "the list of tickers is empty; give at least one, or leave members out to use all tickers",
             argument="members",
         )
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
