@@ -123,7 +123,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape} and the returns are {days}; give series of the same days, at least two"
+            f"a series has shape {steps.shape}, but there are {days} returns; pass series of the same days, at least two"
         )
     if not np.isfinite(steps).all():
         raise InputError("the series hold NaN; drop the days that one of them lacks")
@@ -214,7 +214,7 @@ def minimum_length(
     is not above `benchmark`; NaN for constant returns and for fewer than three.
     """
     if not 0.5 <= level < 1:
-        raise InputError(f"level is {level}; give a level from 0.5 to below 1, such as 0.95", argument="level")
+        raise InputError(f"level is {level}; it must be at least 0.5 and below 1, such as 0.95", argument="level")
     sharpe, spread = _sharpe_and_spread(returns)
     lead = sharpe - benchmark / math.sqrt(periods_per_year)
     if not lead > 0:
@@ -259,11 +259,11 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns have shape {table.shape}; give [T, M], one column a trial, without NaN", argument="returns"
+            f"returns have shape {table.shape}; pass [T, M], one column a trial, without NaN", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(
-            f"splits is {splits}; give an even number from 2 to {MOST_SPLITS}, such as 16", argument="splits"
+            f"splits is {splits}; it must be an even number from 2 to {MOST_SPLITS}, such as 16", argument="splits"
         )
     rows, trials = table.shape
     if trials < 2 or rows < 2 * splits:

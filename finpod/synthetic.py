@@ -133,9 +133,9 @@ def simulate_market(
     if not isinstance(lookback, Integral) or lookback not in known:
         raise InputError(f"lookback is {lookback!r}; choose one of {', '.join(map(str, known))}", argument="lookback")
     if signal is not None and net_ratio is not None:
-        raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; give one", argument="net_ratio")
+        raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; pass one", argument="net_ratio")
     if not isinstance(reversal, bool | np.bool_):
-        raise InputError(f"reversal is {reversal!r}; give True or False", argument="reversal")
+        raise InputError(f"reversal is {reversal!r}; pass True or False", argument="reversal")
     require_number("beta_premium", beta_premium, -10, 10)
     strength = SIGNAL if signal is None else signal
     require_number("signal", strength, -1, 1)
@@ -190,7 +190,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
-            f"market has length {length} and {per_year:g} bars a year; give two daily bars or more, {DEFAULT} a year",
+            f"market has length {length} and {per_year:g} bars a year; pass two daily bars or more, {DEFAULT} a year",
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
@@ -242,7 +242,7 @@ def require_number(name: str, value: Any, least: int, most: float, kind: Any = R
     """Raise InputError unless the value is a number of type `kind` within [least, most]."""
     if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
         number, bound = "whole number" if kind is Integral else "number", np.floor(100 * most) / 100
-        raise InputError(f"{name} is {value!r}; give a {number} from {least} to {bound:g}{of}", argument=name)
+        raise InputError(f"{name} is {value!r}; pass a {number} from {least} to {bound:g}{of}", argument=name)
 
 
 def manifest_of(title: str, membership: str) -> dict[str, object]:

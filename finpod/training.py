@@ -180,7 +180,7 @@ def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: 
     for what in ("market", "train", "validation"):
         if of_market[what] is None:
             raise InputError(
-                f"task {name!r} needs {what}; give a market, and windows train and validation, (first, last)",
+                f"task {name!r} needs {what}; pass a market, and windows train and validation, (first, last)",
                 argument=what,
             )
     arguments, settings = dict(of_market), dict(settings)

@@ -205,7 +205,7 @@ def _as_table(weights: Any) -> Array:
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{weights!r:.60} is neither a Strategy nor an array of weights; give one of these, or load_strategy(...)",
+            f"{weights!r:.60} is neither a Strategy nor an array of weights; pass one of these, or load_strategy(...)",
             argument="strategy",
         ) from error
 

@@ -69,7 +69,7 @@ class Comparison:
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, Rival]
-    """Benchmarks and equal-weight portfolios by name. If runs have different ones, each name ends with the names of its runs."""
+    """Benchmarks and equal-weight portfolios by name. If these differ between runs, a name ends with the names of its runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""

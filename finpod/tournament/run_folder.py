@@ -219,7 +219,7 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
         return {"storage": str(folder)}
     if folder.suffix != UNFINISHED:
         raise InputError(
-            f"{folder} does not end in {UNFINISHED}, so its name does not tell where the ensemble goes; give out="
+            f"{folder} does not end in {UNFINISHED}, so its name does not give the output folder; pass out="
         )
     return {"storage": None, "out": folder.with_suffix("")}
 

@@ -115,7 +115,7 @@ def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice =
     for fault, where in faults.items():
         if where[rows].any():
             day = dates[rows][int(where[rows].to(torch.uint8).argmax())]
-            text = f"the anchor {anchor} has {fault} on {day!s:.10}; give weights of 0 or more, with a sum above 0 and up to 1"
+            text = f"the anchor {anchor} has {fault} on {day!s:.10}; pass weights of 0 or more, with a sum above 0 and up to 1"
             raise InputError(text, argument="anchor")
     return weights
 
@@ -131,10 +131,10 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
     try:
         table = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        text = "the anchor holds values that are not numbers; give weights [T, N]"
+        text = "the anchor has values that are not numbers; pass weights [T, N]"
         raise InputError(text, argument="anchor") from error
     if table.shape != market.shape:
-        text = f"the anchor has shape {table.shape}; give weights [T, N] = {market.shape}, in the market's order"
+        text = f"the anchor has shape {table.shape}; pass weights [T, N] = {market.shape}, in the market's order"
         raise InputError(text, argument="anchor")
     tables = {**market.extra.tables, GIVEN: table}
     return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
@@ -144,9 +144,9 @@ def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
     """Return the frame with its columns in the market's order. Raises InputError naming a date or ticker that differs."""
     days = dates_of(frame, "the anchor")
     if days is None:
-        raise InputError("the index of the anchor does not hold dates; give a frame with dates", argument="anchor")
+        raise InputError("the index of the anchor has no dates; pass a frame with dates", argument="anchor")
     odd = set(frame.columns) ^ set(market.tickers) or {f"{day!s:.16}" for day in np.setxor1d(days, market.dates)}
     if odd:
         text = f"{min(map(str, odd))} is only in the anchor or only in the market"
-        raise InputError(f"{text}; give a frame with the market's dates and tickers", argument="anchor")
+        raise InputError(f"{text}; pass a frame with the market's dates and tickers", argument="anchor")
     return frame[list(market.tickers)]

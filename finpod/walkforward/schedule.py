@@ -147,7 +147,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
             break
         if row == rows[-1]:
             raise InputError(
-                f"test={test.length}{test.unit} has fewer sessions than hold={hold}; give a longer test or decide more often",
+                f"test={test.length}{test.unit} has fewer sessions than hold={hold}; pass a longer test or a smaller hold",
                 argument="test",
             )
         rows.append(row)
