@@ -77,7 +77,7 @@ def test_a_strategy_that_only_holds_a_market_can_look_ahead(market, tmp_path):
     result = finpod.backtest(Holds(market), market)
     for one, verdicts, line in texts_of(result, tmp_path):
         assert (one.audit.passed, one.audit.only_held) == (False, True)
-        assert "'what' holds a market [200, 8]" in warning_sentence(one.warnings[0])
+        assert "'what' contains a market [200, 8]" in warning_sentence(one.warnings[0])
         assert not any(said.endswith(UNAUDITED) or said.endswith(AHEAD) for said in verdicts)
         assert line.endswith(": CAN LOOK AHEAD")
 

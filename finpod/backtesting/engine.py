@@ -102,7 +102,7 @@ def backtest(
     """
     if not isinstance(market, MarketData):
         raise InputError(
-            f"market is of type {type(market).__name__}; pass the result of load_market(...) or sample_market()",
+            f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()",
             argument="market",
         )
     if not isinstance(name, (str, type(None))):
