@@ -110,7 +110,7 @@ class Ensemble(Strategy):
     def decide(self, view: MarketView) -> Decision:
         """Return the target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
-            text = f"{self.name} was trained on {', '.join(absent)}; give the table with extra="
+            text = f"{self.name} needs the columns {', '.join(absent)}; pass the table that has them as extra="
             raise CheckpointError(text, argument="extra")
         what = "features"
         try:

@@ -89,7 +89,7 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
         raise StrategyError(f"{folder} holds agents of a task without a market, which cannot trade; give an ensemble")
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
-            f"{folder} is not a trained folder (no {ENSEMBLE}); train into it, or give a .py file in it"
+            f"{folder} has no trained agents (no {ENSEMBLE}); give a folder that finpod has trained, or a .py file"
         )
     from finpod.ensemble import load_ensemble
 

@@ -238,7 +238,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Figures of the variants: name, 'mean', 'sd' (ddof 1) or 'count' -> figure -> value; empty without variants."""
+        """Figures of each variant by its name, and their 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property

@@ -167,7 +167,7 @@ def hierarchical_risk_parity(returns: Array) -> Array:
 
 
 def common_span(returns: Array) -> Array:
-    """Return the last rows of [t, n], those without NaN. NaN may occur only at the start of columns."""
+    """Return the rows of [t, n] after the last NaN. NaN may occur only at the start of columns."""
     return returns[int(np.isnan(returns).sum(axis=0).max()) :]
 
 

@@ -90,7 +90,7 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
         ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
         ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),
         ("strategies/x", InputError, "there is no strategy 'strategies/x'; give a .py file"),
-        ("strategies", StrategyError, "strategies is not a trained folder"),
+        ("strategies", StrategyError, "strategies has no trained agents"),
         ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
         (3, InputError, "3 is not a strategy; give an instance of a Strategy"),
         (engine.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
@@ -117,7 +117,7 @@ def test_what_is_no_market_is_one_line(work):
     strategy = RULES["momentum"]()
     assert finpod.load_strategy(strategy) is strategy
     for call in (finpod.backtest, finpod.audit):
-        with pytest.raises(InputError, match="market is a str;"):
+        with pytest.raises(InputError, match="market is of type str"):
             call(strategy, "sample")
 
 

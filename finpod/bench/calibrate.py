@@ -28,9 +28,9 @@ YEAR = 252
 
 
 def net_ratios(returns: Array, lookback: int, sign: int, keeps: Sequence[float], fee_bps: float = FEE_BPS) -> Array:
-    """Return yearly information ratios [M, S] of informed rules that keep these fractions, on returns [T, M, N].
+    """Return the yearly net information ratios [M, S] of informed rules on M markets of N assets, `returns` [T, M, N].
 
-    They are relative to equal weight with the same decision days and costs. Each open equals the close before it.
+    Rule s keeps `keeps[s]` of its position at each decision. The ratios are over equal weight with the same days and costs.
     """
     closes = np.cumprod(1 + returns, axis=0)
     prices = torch.from_numpy(closes)

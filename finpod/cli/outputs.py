@@ -91,7 +91,7 @@ def write_page(
 
 
 def describe_run(command: str, started: datetime) -> dict[str, Any]:
-    """Return the content of run.json: values that differ between equal runs and are therefore not in result.json."""
+    """Return the content of run.json: the command, its time and its versions, which result.json leaves out."""
     finished = datetime.now(UTC)
     return {
         "command": command,

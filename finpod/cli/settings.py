@@ -239,9 +239,9 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market; 'load' maps to further arguments of `load_market`.
+    """Return the recorded options of the market that were not `typed`; 'load' has other arguments of `load_market`.
 
-    Raises InputError for a market that was created in memory.
+    Raises InputError for a market that was made in memory, unless the option market was typed.
     """
     market = dict(recorded.run.market)
     if not market and "market" not in typed:

@@ -58,7 +58,7 @@ def command_line(command: Sequence[str]) -> str:
     Raises InputError for an empty command, and for a URL with a password, which would be stored as plain text.
     """
     if not command:
-        raise InputError("there is no command; give it after --, such as -- finpod train stocks ... --ray")
+        raise InputError("there is no command; give one, such as: finpod deploy submit -- finpod train stocks --ray")
     for word in command:
         if LOGIN.search(word):
             shown = LOGIN.sub("://...@", word)

@@ -258,11 +258,11 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return the number of 'trials' before the strategy was chosen, and figures of their recorded validation returns.
+    """Return the number of 'trials' before the strategy was chosen, and figures of their validation returns, if recorded.
 
-    'sharpe_sd' is the deviation of the yearly Sharpe ratios. 'ranked_sd' is the deviation of the ratios by which trials were
-    ranked: of returns in excess of the baseline, if there is one. 'overfitting' is the probability of overfitting of this
-    ranking. Each is the mean over the tournaments. They are left out if no returns were recorded.
+    'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is that of the ratios by which they
+    were ranked (of the returns in excess of the baseline, if there is one). 'overfitting' is the probability that this
+    ranking is overfitted. These three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]

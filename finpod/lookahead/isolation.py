@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a feature function from its pickle. One process computes it on the whole market, another on other markets."""
+        """Return a pickled feature. One process computes it on the whole market, another one on changed markets."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)

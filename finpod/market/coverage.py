@@ -46,8 +46,8 @@ def membership_facts(
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
-            f"the members are {', '.join(missing[:3]) or 'none'}, the prices are of {', '.join(tickers[:3])}; use the same "
-            "symbols in both"
+            f"use the same symbols in both; members are, for example, {', '.join(missing[:3]) or 'none'}, and prices are of "
+            f"{', '.join(tickers[:3])}"
         )
     everyone = np.hstack([member, membership.grid(dates, missing)])
     priced = np.hstack([has_bar, np.zeros((len(dates), len(missing)), dtype=bool)])

@@ -209,7 +209,7 @@ def _split_label(label: str) -> tuple[str, str] | None:
 
 
 def _left_out(columns: Sequence[Column]) -> list[str]:
-    """Return a sentence on the columns that were ignored because their meaning is unknown."""
+    """Return a note on the columns that were ignored because their meaning is unknown, if there are any."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
     return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
 
@@ -246,7 +246,7 @@ def _wide(columns: Sequence[Column], name: str) -> Numbers:
         raise _no_close(columns, name)
     if len(words) * _TICKERS_A_WORD > len(columns):
         tickers = listed([column for column in columns if not column.known])
-        way_out = "name the column of closes close, or make a column ticker (frame.stack)"
+        way_out = "rename the column of closes to close, or put the tickers into a column ticker (frame.stack)"
         one = f"bars without a column close (see {listed(words)})"
         raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
     numbers: Numbers = {("close", column.label): column.values for column in columns}

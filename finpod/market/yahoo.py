@@ -230,7 +230,7 @@ class PartialFetch:
     def _resume(self, folder: Path) -> bool:
         """Load the bars that an earlier run of the same request stored; return True if there was one."""
         if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
-            raise InputError(f"{folder} is not the folder of an unfinished fetch; choose another folder")
+            raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
         request = folder / REQUEST
         if not request.is_file() or request.read_text() != self._request:
             return False

@@ -225,7 +225,7 @@ class APG:
     def update(self, play: Play, progress: float = 0.0) -> dict[str, Tensor]:
         """Take a gradient step; return statistics of the play as device tensors.
 
-        The step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
+        With `anneal_lr` the step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
         """
         config = self.config
         objective, usual = OBJECTIVES[config.objective]

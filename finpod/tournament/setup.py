@@ -101,7 +101,7 @@ class Plan:
         return math.ceil(self.updates(update) * level / self.rounds) * update
 
     def updates(self, update: int) -> int:
-        """Return the number of updates of an agent over all rounds, at least one a round."""
+        """Return the number of updates, of `update` steps each, of an agent over all rounds; at least one per round."""
         return max(round(self.steps / update), self.rounds)
 
     @classmethod

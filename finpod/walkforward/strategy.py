@@ -1,6 +1,6 @@
-"""`WalkForward`: the agents of all segments as one Strategy, its folder, and figures of each segment.
+"""`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; figures of each segment.
 
-Each agent takes over the account of the previous agent with its positions and cash. Nothing is sold, and no day counts twice.
+Each ensemble takes over the account of the previous one, with its positions and cash. Nothing is sold, and no day counts twice.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class LocomotionEnv:
         """Continue from a state. Raises CheckpointError if it is of another task, variant or number of worlds."""
         stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
         if stored != expected:
-            raise CheckpointError(f"the stored worlds have observations {stored}, {self.spec.gym_id} has {expected}")
+            raise CheckpointError(f"the stored worlds have shape {stored}; {self.spec.gym_id} needs {expected}")
         self.physics.load(state["physics"])
         self._time, self._place, self._obs, self.failures = (
             state[name].to(self.device, copy=True) for name in ("time", "place", "obs", "failures")

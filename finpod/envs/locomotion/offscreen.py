@@ -16,7 +16,7 @@ CAMERA = "track"
 
 
 def draw(folder: Path, width: int, height: int) -> None:
-    """Draw the model at each row of positions, without shadows and reflections, which are slow without a GPU."""
+    """Draw a frame for each row of positions in `folder`; write all to `FRAMES`. Shadows would be slow without a GPU."""
     import mujoco
     import numpy as np
 
