@@ -117,7 +117,7 @@ def test_what_is_no_market_is_one_line(work):
     strategy = RULES["momentum"]()
     assert finpod.load_strategy(strategy) is strategy
     for call in (finpod.backtest, finpod.audit):
-        with pytest.raises(InputError, match="market is of type str"):
+        with pytest.raises(InputError, match="market is a str"):
             call(strategy, "sample")
 
 
