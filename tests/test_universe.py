@@ -216,6 +216,9 @@ def test_an_unknown_universe_is_one_line(word, hint):
         assert f"({f'did you mean {hint}?'})" in str(raised.value) or not hint
         assert all(name in str(raised.value) for name in INDEXES)
     assert repr(word) in run(f"data fetch --universe {word}").error
+    with pytest.raises(InputError, match="members is 5") as raised:
+        load_market(frame("AAPL", "QQQ"), members=5)
+    assert raised.value.argument == "members"
 
 
 def test_an_index_has_several_spellings_and_tickers_are_not_indexes(tmp_path, monkeypatch):

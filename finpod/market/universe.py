@@ -148,24 +148,24 @@ def resolve_members(members: Members, origin: str) -> tuple[Membership | None, I
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
     Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list comes from.
-    Raises InputError for an unknown index.
+    Raises InputError for an unknown index, and for anything else.
     """
     if members is None:
         return None, None
     if isinstance(members, str) and (find_index(members) or ("." not in members and not Path(members).exists())):
-        membership = index_members(members)
-        return membership, membership.index
+        return index_members(members), find_index(members)
     if isinstance(members, (str, PathLike)):
         return read_members(members), None
-    count = len({normal_ticker(ticker) for ticker in members})
-    return static_members(members, sentence=f"static list of {count} tickers {origin}"), None
+    if not np.iterable(members):
+        raise InputError(f"members is {members!r}; give an index, a CSV or a list of tickers", argument="members")
+    sentence = f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}"
+    return static_members(members, sentence=sentence), None
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
     """Return the membership of a CSV with the columns ticker, from, to_exclusive, separated by commas or semicolons.
 
-    Tickers may have any spelling (see `finpod.market.parsing.normal_ticker`).
-    Raises InputError for a missing file and DataError for invalid content.
+    Tickers may have any spelling. Raises InputError for a missing file and DataError for invalid content.
     """
     source = Path(path)
     table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
