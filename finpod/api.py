@@ -66,10 +66,11 @@ def audit(strategy: StrategyLike, market: MarketData, **options: Unpack[AuditOpt
 def compare(
     results: Sequence[BacktestResult | str | PathLike[str]], *, names: Sequence[str] | None = None
 ) -> comparison.Comparison:
-    places = [run_folder(run) for run in results if isinstance(run, (str, PathLike))]
-    if names is None and len(places) == len(results):
+    runs: list[Any] = [results] if isinstance(results, str) or not hasattr(results, "__iter__") else list(results)
+    places = [run_folder(run) for run in runs if isinstance(run, (str, PathLike))]
+    if names is None and len(places) == len(runs):
         names = names_of(places)
-    loaded = [load_result(run) if isinstance(run, (str, PathLike)) else run for run in results]
+    loaded = [load_result(run) if isinstance(run, (str, PathLike)) else run for run in runs]
     return comparison.compare(loaded, names=names)
 
 

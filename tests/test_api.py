@@ -78,6 +78,16 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
     assert finpod.compare([one, "two"], names=["one", "two"]).to_json() == expected
     with pytest.raises(InputError, match=r"backtests/onee does not exist; did you mean one\?"):
         finpod.compare(["onee", two])
+    assert finpod.compare(iter([one, "two"]), names=["one", "two"]).to_json() == expected
+
+
+@pytest.mark.parametrize(("results", "value"), [("one", "1"), (None, "None"), (3, "3"), ([None, 3], "None"), ([], "0")])
+def test_what_is_no_list_of_runs_is_one_line(work, results, value):
+    make_result(days=60).save(work / "backtests" / "one")
+    with pytest.raises(InputError, match=f"{value}.*; pass"):
+        finpod.compare(results)
+    with pytest.raises(InputError, match="run is"):
+        finpod.load_result(results if results != "one" else 5)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def alter(**fields):
         (alter(costs={"fee_bps": -5}), "fee_bps is -5"),
         (alter(costs={"bogus": 1}), "bogus"),
         (alter(warnings=7), r"is damaged \("),
-        (alter(format=99), "has result format 99, but this finpod reads 3"),
+        (alter(format=99), "has result format 99, not 3"),
     ],
 )
 def test_a_damaged_folder_is_one_line(tmp_path, saved, damage, message):

@@ -95,6 +95,8 @@ def checksums(folder: Path) -> str:
 
 def run_folder(run: str | PathLike[str]) -> Path:
     """Return the folder of a run: backtests/NAME for a bare name, unless only ./NAME exists; any other path unchanged."""
+    if not isinstance(run, (str, PathLike)):
+        raise InputError(f"run is {run!r:.60}; pass a folder, or a name under {BACKTESTS}/", argument="run")
     path, saved = Path(run), BACKTESTS / run
     return saved if path.name == str(run) and (saved.exists() or not path.exists()) else path
 
@@ -121,8 +123,7 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
         problem = f"has no backtest result ({_reason(error)})" if source.is_dir() else "does not exist"
         raise InputError(f"{source} {problem}; {fix}", argument="run") from error
     if version != FORMAT:
-        problem = f"has result format {version}, but this finpod reads {FORMAT}"
-        raise InputError(f"{source} {problem}; run the backtest again", argument="run")
+        raise InputError(f"{source} has result format {version}, not {FORMAT}; run the backtest again", argument="run")
     if wrong := _damage(source):
         raise InputError(f"{source} is damaged: {wrong}; run the backtest again", argument="run")
     try:
@@ -137,9 +138,8 @@ def _reason(error: Exception) -> str:
 
 def _damage(source: Path) -> str:
     """Return a text on the first file that is missing or was changed; empty if all files are intact."""
-    for name in (SUMS, "run.json"):
-        if not (source / name).exists():
-            return f"{name} is missing"
+    if gone := [name for name in (SUMS, "run.json") if not (source / name).exists()]:
+        return f"{gone[0]} is missing"
     written, present = (
         {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
         for text in ((source / SUMS).read_text(), checksums(source))
