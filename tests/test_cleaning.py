@@ -116,6 +116,8 @@ def test_a_file_without_a_usable_bar_is_refused_with_every_reason():
     days = pd.bdate_range("2024-01-12", periods=3)  # the second is a holiday
     with pytest.raises(DataError, match=r"not a session: 1.*not positive: 2"):
         load_market(pd.DataFrame({"date": days, "ticker": "A", "close": -1.0}), benchmark=None)
+    with pytest.raises(DataError, match="close is missing"):
+        load_market(pd.DataFrame({"date": days[[0, 2]], "ticker": "A", "close": np.nan}), benchmark=None)
 
 
 def test_tickers_without_a_bar_are_left_out():

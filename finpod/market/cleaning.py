@@ -65,7 +65,7 @@ def build_market(
     kept = mask_impossible(long_bars(bars, dropped), log)
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
-        raise DataError(f"{name} has no valid bar ({kinds}); check its prices and dates")
+        raise DataError(f"{name} has no valid bar ({kinds or 'each close is missing'}); check its prices and dates")
     kept = mask_stale_tails(kept, log)
     dates = dates[dates <= kept.date.max()]
     kept, notes, listed = adjust(kept, log, name)
