@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 from finpod.market.data import MarketData
 from finpod.measures import Array
 
@@ -247,10 +247,9 @@ class Strategy:
 def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
     """Return equal weights [N] of the k assets of `among` [N] with the largest `strength` [N]. NaN is never selected.
 
-    Ties go to the earlier column. Raises InputError if k is not positive.
+    Ties go to the earlier column. Raises InputError unless k is a positive whole number.
     """
-    if k < 1:
-        raise InputError(f"k is {k}; it must be 1 or more", argument="k")
+    require_number("k", k, 1, whole=True)
     ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)
     order = np.argsort(-ranked, kind="stable")[:k]
     chosen = order[ranked[order] > -np.inf]

@@ -96,8 +96,9 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
     assert top_k(strength, 2, among=np.array([True, True, False, True, False])).tolist() == [0.5, 0, 0, 0.5, 0]
     assert top_k(np.full(3, NAN), 2).tolist() == [0, 0, 0]
     assert top_k(np.array([-np.inf, 1.0]), 2).tolist() == [0, 1]
-    with pytest.raises(InputError, match="k is 0"):
-        top_k(strength, 0)
+    for k in (0, 1.5, True):
+        with pytest.raises(InputError, match=f"k is {k}"):
+            top_k(strength, k)
 
 
 def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
