@@ -67,10 +67,11 @@ def make_env(
     if task == STOCKS:
         from finpod.envs.actions import SETTINGS, TradingConfig
         from finpod.envs.gym import TradingEnv
+        from finpod.market.data import MarketData
         from finpod.trading.anchors import with_anchor
 
-        if market is None:
-            raise InputError("task 'stocks' needs a market; pass market=finpod.load_market(...)", argument="market")
+        if not isinstance(market, MarketData):
+            raise InputError(f"market is {market!r:.40}; pass market=finpod.load_market(...)", argument="market")
         require_settings(STOCKS, settings, SETTINGS)
         if not isinstance(settings.get("anchor", ""), str):
             market, settings["anchor"] = with_anchor(market, settings["anchor"])

@@ -178,7 +178,7 @@ def learning_task(
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
     """Return the stock task for the arguments of `train`."""
     for what in ("market", "train", "validation"):
-        if of_market[what] is None:
+        if of_market[what] is None or (what == "market" and not isinstance(of_market[what], MarketData)):
             raise InputError(
                 f"task {name!r} needs {what}; pass a market, and windows train and validation, (first, last)",
                 argument=what,

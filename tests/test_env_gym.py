@@ -187,6 +187,7 @@ def test_make_env_passes_everything_on(market):
     ("stock", {}, "'stock'; did you mean stocks"),
     ("zzz", {}, "choose one of stocks"),
     ("stocks", {"market": None}, "market="),
+    ("stocks", {"market": "sample"}, "market is 'sample'"),
     ("stocks", {"hodl": 5}, "'hodl'; did you mean hold"),
     ("stocks", {"device": "gpu"}, "'gpu'"),
     ("stocks", {"hold": 0}, "hold is 0"),
