@@ -80,10 +80,9 @@ def require_number(name: str, value: Any, low: float, high: float = math.inf, *,
     """Raise InputError unless `value` is a finite number from `low` to `high`; with `whole`, a whole number."""
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not (number and low <= value <= min(high, sys.float_info.max)):
-        bound = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InputError(
-            f"{name} is {value!r}; it must be a {'whole' if whole else 'finite'} number {bound}", argument=name
-        )
+        least = "above 0" if low == 1e-12 else f"of at least {low:g}"  # 1e-12 stands for the least positive number
+        bound, kind = least if high == math.inf else f"from {low:g} to {high:g}", "whole" if whole else "finite"
+        raise InputError(f"{name} is {value!r}; it must be a {kind} number {bound}", argument=name)
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str], more: str = "") -> None:
