@@ -211,8 +211,9 @@ def test_a_gradient_that_is_not_finite_moves_nothing(market):
 
 @pytest.mark.parametrize("network", ADAM)
 def test_an_untrained_scorer_goes_half_the_way_to_equal_weight_and_scores_follow_the_names(network):
-    policy = ScorerPolicy(ScorerSpec(features=3, network=network, hidden=4), torch.Generator().manual_seed(0))
-    among, values = torch.tensor([[True, True, True, False, False]]), torch.randn(1, 5, 3)
+    generator = torch.Generator().manual_seed(0)
+    policy = ScorerPolicy(ScorerSpec(features=3, network=network, hidden=4), generator)
+    among, values = torch.tensor([[True, True, True, False, False]]), torch.randn(1, 5, 3, generator=generator)
     code = policy.encode(values, among)
     empty, even = torch.tensor([[[0.0, 0, 0, 0, 0, 1]]]), torch.tensor([[[1 / 3, 1 / 3, 1 / 3, 0, 0, 0]]])
     for state in (empty, even):
@@ -220,7 +221,7 @@ def test_an_untrained_scorer_goes_half_the_way_to_equal_weight_and_scores_follow
     assert code.keep.item() == pytest.approx(MOST_KEPT / 2)
     policy.day.bias.data.fill_(1e9)
     assert policy.encode(values, among).keep.item() == pytest.approx(MOST_KEPT)
-    torch.nn.init.normal_(policy.out.weight)
+    torch.nn.init.normal_(policy.out.weight, generator=generator)
     order, everyone = torch.tensor([3, 0, 4, 1, 2]), torch.ones(1, 5, dtype=torch.bool)
     score = policy.encode(values, everyone).score
     assert score.abs().max() > 0.1
