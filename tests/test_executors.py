@@ -3,11 +3,13 @@
 Workers import this module, so that it loads nothing heavy.
 """
 
+import gc
 import math
 import os
 import signal
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -230,6 +232,20 @@ def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
     monkeypatch.setattr(pods._ray, "nodes", lambda: time.sleep(5))
     with pytest.raises(EngineError, match="has not answered"):
         pods.slots()
+
+
+def test_a_query_without_an_answer_does_not_keep_the_executor(engine, monkeypatch):
+    """If a thread frees the context while Ray shuts down, Ray ends the process."""
+    pods, answer = RayExecutor(echo, None, Pods(ray=True)), threading.Event()
+    monkeypatch.setattr(ray_executor, "SILENCE", 0.1)
+    monkeypatch.setattr(pods._ray, "nodes", answer.wait)
+    with pytest.raises(EngineError, match="has not answered"):
+        pods.slots()
+    gone = weakref.ref(pods)
+    del pods
+    gc.collect()
+    assert gone() is None
+    answer.set()
 
 
 def test_closing_gives_up_what_runs_and_leaves_a_ray_of_others_alone(engine, ray):

@@ -126,10 +126,11 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
+        query = self._ray.nodes  # the thread may outlive this executor: its reference to self would keep the context alive
 
         def ask() -> None:
             try:
-                answers.append(self._ray.nodes())
+                answers.append(query())
             except Exception as error:
                 answers.append(error)
 
