@@ -11,7 +11,7 @@ demo: $(READY)  ## train and test agents on the bundled sample, and write report
 	@$(BIN)/finpod demo --overwrite
 
 test: $(READY)  ## all tests, except slow ones, journeys and those that need a GPU
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
 check: $(READY)  ## the journeys: runs the blocks of the README, and trains agents that must learn
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
