@@ -81,7 +81,7 @@ def test_nodes_that_join_are_used_and_those_that_leave_cost_what_ran_there(nodes
         if not joined and len(status.board.log) >= 4:
             joined.append((nodes.add(3), time.time()))
             engine.seconds = 3.0  # the others leave it work, however slowly it starts
-        elif joined and joined[0][0] in nodes.raylets and len(there()) >= 3:
+        elif joined and joined[0][0] in nodes.raylets and len(there()) >= 3 and time.time() - there()[2].ended > 1:
             nodes.kill(joined[0][0])
             engine.seconds = 0.0
 
