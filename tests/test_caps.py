@@ -5,6 +5,7 @@ import pytest
 import torch
 from made_agents import tiny_train, weights_of
 from made_markets import random_market
+from made_strategies import does
 from torch.testing import assert_close
 
 import finpod
@@ -40,9 +41,9 @@ def redistributed(weights, cap):
     return weights.clamp(max=cap)
 
 
-def test_both_caps_hold_on_a_million_random_targets():
+def test_both_caps_hold_on_random_targets():
     generator = torch.Generator().manual_seed(0)
-    target, held = (random_weights(generator, 10**6, 6) for _ in range(2))
+    target, held = (random_weights(generator, 10**5, 6) for _ in range(2))
     weights = within_caps(target, held, **CAPS)
     sale = (held - 0.3).clamp(min=0).sum(-1)
     assert 0 <= weights.min() <= weights.max() <= 0.3 + CLOSE
@@ -91,25 +92,11 @@ def test_the_gradient_of_the_projection_equals_central_differences(caps):
     assert torch.autograd.gradcheck(lambda *pair: within_caps(*pair, **caps), (target, held), eps=1e-7, atol=1e-6)
 
 
-def env_of(market, fill="open", **settings):
-    config = {"num_envs": 4, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0, **CAPS, **settings}
-    return MarketEnv(build_execution(market, fill), 0, len(market.dates) - 1, TradingConfig(**config))
-
-
-class Played(finpod.Strategy):
-    """Decides the weights it was given, session by session."""
-
-    def __init__(self, weights):
-        self.weights = weights
-
-    def decide(self, view):
-        return self.weights[view.step]
-
-
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_backtest_and_ready_weights_hold_the_same(fill):
-    market = random_market(40)
-    plain, capped = (env_of(market, fill, num_envs=2, **caps) for caps in (dict.fromkeys(CAPS), CAPS))
+    market, whole = random_market(40), {"num_envs": 2, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0}
+    execution = build_execution(market, fill)
+    plain, capped = (MarketEnv(execution, 0, 39, TradingConfig(**whole, **caps)) for caps in ({}, CAPS))
     generator, lag = torch.Generator().manual_seed(4), plain.execution.lag
     wanted, equity = [], []
     for _ in range(39 - lag):
@@ -126,7 +113,7 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     for e in range(2):
         ready = finpod.backtest(table[e], market, **terms)
         quick = finpod.backtest(table[e], market, fast=True, **terms)
-        rule = finpod.backtest(Played(wanted[e]), market, **terms)
+        rule = finpod.backtest(does(lambda view, e=e: wanted[e][view.step]), market, **terms)
         np.testing.assert_array_equal(ready.equity.to_numpy()[1 + lag : -1], equity[e])
         np.testing.assert_array_equal(rule.equity, ready.equity)
         np.testing.assert_array_equal(together.equity.iloc[:, e], ready.equity)
@@ -137,39 +124,28 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
         assert [warning.code for warning in ready.warnings].count("capped") == 1
 
 
-def test_with_too_few_names_the_rest_stays_in_cash_and_that_is_said_once():
+def test_with_too_few_assets_the_rest_stays_in_cash_and_that_is_said_once(tmp_path):
     market = random_market(20, names=3, gaps=0, member=np.ones((20, 3), dtype=bool))
 
-    def capped(**caps):
+    def in_cash(**caps):
         result = finpod.backtest("equal-weight", market, **caps)
-        return result, [warning.data["in_cash"] for warning in result.warnings if warning.code == "capped"]
+        assert result.equal_weight_metrics == finpod.backtest("equal-weight", market).metrics
+        return [warning.data["in_cash"] for warning in result.warnings if warning.code == "capped"]
 
-    result, in_cash = capped(max_weight=0.2)
-    assert result.cash_weight.iloc[1:].to_numpy() == pytest.approx(0.4, abs=0.05)
-    assert in_cash == [len(result.returns)]
-    assert "19 decisions" in str(result)
-    assert result.equal_weight_metrics == finpod.backtest("equal-weight", market).metrics
-    # the first decision may not trade as much yet
-    assert capped(max_weight=0.2, max_turnover=0.5)[1] == [len(result.returns) - 1]
-    assert capped(max_weight=0.9)[1] == [0]
-    assert capped(max_weight=1, max_turnover=2)[1] == []
-
-
-def test_a_strategy_brings_its_caps_unless_told_others():
-    class Bold(finpod.Strategy):
-        max_weight = 0.1
-
-        def decide(self, view):
-            return finpod.top_k(view.closes(1)[0], 1)
-
-    market = random_market(20, gaps=0)
-    assert finpod.backtest(Bold(), market).weights.to_numpy().max() < 0.12
-    assert finpod.backtest(Bold(), market, max_weight=1.0).weights.to_numpy().max() > 0.9
-
-
-def test_training_says_once_that_there_are_too_few_names(tmp_path):
-    market, said = random_market(110, gaps=0), set()
-    tiny_train(market, tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark))
+    assert in_cash(max_weight=0.2) == [19]
+    assert in_cash(max_weight=0.2, max_turnover=0.5) == [18]  # the first decision may not trade as much yet
+    assert in_cash(max_weight=0.9) == [0]
+    assert in_cash(max_weight=1, max_turnover=2) == []
+    said = set()
+    tiny_train(
+        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark)
+    )
     assert sum("max_weight 0.15 needs 7 assets" in remark for remark in said) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)
+
+
+def test_a_strategy_brings_its_caps_unless_told_others():
+    market, bold = random_market(20, gaps=0), does(lambda view: np.eye(5)[0], max_weight=0.1)
+    assert finpod.backtest(bold, market).weights.to_numpy().max() < 0.12
+    assert finpod.backtest(bold, market, max_weight=1.0).weights.to_numpy().max() > 0.9

@@ -6,7 +6,6 @@ import torch
 from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
-from finpod.market.data import forward_fill
 from finpod.trading.execution import MONTH, Account, build_execution
 from finpod.trading.ledger import Costs
 
@@ -36,22 +35,15 @@ def test_fill_follows_the_data_unless_told():
         assert raised.value.argument == "fill"
 
 
-def test_marks_are_carried_forward_and_never_back():
-    execution = build_execution(make_market([NAN, 10, NAN, 12]))
-    assert execution.mark[:, 0].tolist() == [1, 10, 10, 12]
-    assert execution.has_bar[:, 0].tolist() == [False, True, False, True]
-    assert forward_fill(np.array([[NAN, 2], [3, NAN]]), before=0.0).tolist() == [[0, 2], [3, 2]]
-
-
 def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stands():
-    market = make_market([10, 11, NAN, 13], open=[9, NAN, NAN, 12])
-    opens = build_execution(market, "open")
-    assert opens.tradable[:, 0].tolist() == [True, False, False, True]
-    assert opens.price[:, 0].tolist() == [9, 10, 11, 12]
-    closes = build_execution(market, "close")
-    assert closes.tradable[:, 0].tolist() == [True, True, False, True]
-    assert closes.price[:, 0].tolist() == [10, 11, 11, 13]
-    assert opens.trade(account(100, 5), 0, t(-5), Costs()).traded.item() == 0
+    """Marks are carried forward and never back; a position without a price is not sold."""
+    market = make_market([NAN, 10, 11, NAN, 13], open=[NAN, 9, NAN, NAN, 12])
+    opens, closes = build_execution(market, "open"), build_execution(market, "close")
+    assert opens.mark[:, 0].tolist() == closes.price[:, 0].tolist() == [1, 10, 11, 11, 13]
+    assert closes.tradable[:, 0].tolist() == closes.has_bar[:, 0].tolist() == [False, True, True, False, True]
+    assert opens.tradable[:, 0].tolist() == [False, True, False, False, True]
+    assert opens.price[:, 0].tolist() == [1, 9, 10, 11, 12]
+    assert opens.trade(account(100, 5), 1, t(-5), Costs()).traded.item() == 0
 
 
 def test_a_name_leaves_on_the_first_session_after_its_last_bar():
@@ -63,11 +55,9 @@ def test_a_name_leaves_on_the_first_session_after_its_last_bar():
     assert torch.equal(execution.carry(before, 1).shares, before.shares)
     after = execution.carry(before, 2)
     assert (after.cash.item(), after.shares.tolist()) == (900.0, [0.0, 1.0])
-    assert execution.carry(before, 2, -1.0).cash.item() == 500.0
-    # the last bar survives slicing
-    assert not build_execution(market.rows(0, 3)).delisted.any()
-    assert build_execution(market.rows(1, 5)).delisted[:, 0].tolist() == [False, False, True, False]
-    assert not build_execution(market.rows(3, 5)).delisted.any()
+    assert [execution.carry(before, 2, loss).cash.item() for loss in (-1.0, -0.25)] == [500.0, 800.0]
+    slices = [build_execution(market.rows(*rows)).delisted[:, 0].tolist() for rows in ((0, 3), (1, 5), (3, 5))]
+    assert slices == [[False] * 3, [False, False, True, False], [False] * 2]
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -77,9 +67,6 @@ def test_membership_is_that_of_the_decision_day(fill):
     for row in range(execution.lag, 4):
         bought, sold = (execution.trade(account(100, 1), row, t(order), FREE).traded.item() for order in (4, -1))
         assert (bought, sold) == (4.0 if member[execution.decision_row(row)] else 0.0, -1.0)
-
-
-# --- market impact -----------------------------------------------------------------------------------------------------
 
 
 def test_impact_is_worked_by_hand():
@@ -99,15 +86,6 @@ def test_impact_is_that_of_the_last_month():
         sigma = np.sqrt((returns[row - MONTH : row] ** 2).mean(axis=0))
         dollars = (market.close * market.volume)[row - MONTH + 1 : row + 1].mean(axis=0)
         np.testing.assert_allclose(table[row], sigma / np.sqrt(dollars), rtol=1e-12)
-
-
-def test_impact_knows_nothing_of_later_rows():
-    market = random_market(50, 5, seed=1, volume=volumes(50, 5))
-    other = random_market(50, 5, seed=1, volume=np.vstack([market.volume[:30], volumes(20, 5, seed=9)]))
-    table, changed = build_execution(market).impact, build_execution(other).impact
-    assert torch.equal(table[:30], changed[:30])
-    assert not torch.equal(table[30], changed[30])
-    assert torch.equal(table[:30], build_execution(market.rows(0, 30)).impact)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
