@@ -9,9 +9,7 @@ from made_markets import NAN, intraday_market, make_market, random_market
 from finpod.backtesting.engine import backtest
 from finpod.errors import StrategyError
 from finpod.loading import load_strategy
-from finpod.lookahead.audit import audit
 from finpod.market.load import load_market
-from finpod.records import ResultWarning
 from finpod.rules import (
     BASELINES,
     LEAST,
@@ -22,7 +20,6 @@ from finpod.rules import (
     RiskWeighted,
     baselines_for,
     common_span,
-    inverse_volatility,
 )
 from finpod.strategy import MarketView
 
@@ -31,7 +28,7 @@ DAILY = np.tile([1.0, -1.0], YEAR // 2)
 """A return that changes its sign each day."""
 PAIRS = np.tile([1.0, 1.0, -1.0, -1.0], YEAR // 4)
 """One that changes its sign every other day; over a year it has no correlation with the first."""
-VOLUME = np.random.default_rng(6).lognormal(10, 1, (320, 12))
+VOLUME = np.random.default_rng(6).lognormal(10, 1, (300, 12))
 
 
 def decided(rule, market):
@@ -56,16 +53,10 @@ def noise():
     return make_market(close, open=opened, volume=random.lognormal(10, 1, close.shape))
 
 
-# --- weights ------------------------------------------------------------------------------------------------------
-
-
-def test_equal_weight_holds_the_members_with_a_bar():
+def test_equal_weight_and_momentum_by_hand():
     market = make_market([[10, NAN, 10, 10]], member=np.array([[True, True, False, True]]))
     assert decided("equal-weight", market).tolist() == [0.5, 0, 0, 0.5]
     assert decided("equal-weight", make_market([[10, 10]], member=np.zeros((1, 2), dtype=bool))).tolist() == [0, 0]
-
-
-def test_momentum_holds_the_strongest_of_the_lookback():
     close = np.full((6, 4), 10.0)
     close[-1] = [11, 14, 12, 9]
     market = make_market(close, member=np.tile([True, False, True, True], (6, 1)))
@@ -106,9 +97,6 @@ def test_weights_of_two_names_by_hand(name, weights):
     np.testing.assert_allclose(decided(name, pair()), weights, atol=1e-5)
 
 
-# --- who qualifies ------------------------------------------------------------------------------------------------
-
-
 def test_b24_returns_span_gaps_and_begin_after_the_first_bar():
     """100, nothing, 110 is no return, then ten percent."""
     close = np.full((YEAR + 1, 2), 100.0)
@@ -144,24 +132,14 @@ def test_with_fewer_than_two_names_that_qualify_the_members_are_held_in_equal_pa
         np.testing.assert_array_equal(decided(name, market), np.full(8, part))
 
 
-# --- running ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_runs_on_ragged_data_and_repeats_itself(name):
-    market = random_market(days=320, names=12, gaps=0.02, volume=VOLUME)
-    fill = "close" if name == "momentum" else "open"
-    results = [backtest(load_strategy(name), market, start=market.dates[255], fill=fill) for _ in range(2)]
-    assert np.isfinite(results[0].equity).all()
-    np.testing.assert_array_equal(results[0].equity.to_numpy(), results[1].equity.to_numpy())
-    often = {"benchmark-hold": 1, "buy-and-hold": 1}.get(name, 65 // RULES[name]().every)
-    assert often - 1 <= (results[0].turnover > 0).sum() <= often + 1
-
-
-@pytest.mark.parametrize("name", BASELINES)
-def test_no_baseline_looks_ahead(name):
-    market = random_market(days=300, names=6, gaps=0.02, volume=VOLUME[:300, :6])
-    assert audit(RULES[name](), market, start=market.dates[255], days=2).passed
+def test_every_rule_decides_on_its_days_on_ragged_data_and_passes_the_audit(name):
+    market = random_market(days=300, names=12, gaps=0.02, volume=VOLUME)
+    result = backtest(load_strategy(name), market, start=market.dates[255])
+    assert np.isfinite(result.equity).all()
+    assert result.audit.passed
+    often = {"benchmark-hold": 1, "buy-and-hold": 1}.get(name, 45 // RULES[name]().every)
+    assert often - 1 <= (result.turnover > 0).sum() <= often + 1
 
 
 @pytest.mark.parametrize("weights", [None, np.inf, -1.0])
@@ -181,51 +159,37 @@ def test_a_failed_solver_is_counted_and_inverse_volatility_held(noise, weights):
 def test_weights_are_made_to_sum_to_one_without_negative_dust(noise):
     solved = RiskWeighted("dusty", lambda returns: np.array([-1e-9, 2, 1, 1, 0, 0, 0, 0]))
     assert decided(solved, noise).tolist() == [0, 0.5, 0.25, 0.25, 0, 0, 0, 0]
-    assert inverse_volatility(np.array([[NAN, 0.01], [0.01, -0.01], [-0.01, 0.01]])).sum() == 1
 
 
 def without_package(noise, monkeypatch):
     for name in ["skfolio", *(name for name in sys.modules if name.startswith("skfolio."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in RISK[1:]:
-        with pytest.raises(StrategyError, match=f"{name} needs the package skfolio"):
-            backtest(RULES[name](), noise, start=noise.dates[300])
     return noise
 
 
-def without_volumes(noise, monkeypatch):
-    bare = make_market(noise.close, open=noise.open)
-    with pytest.raises(StrategyError, match=r"dollar-volume failed on .* needs volumes"):
-        backtest(RULES["dollar-volume"](), bare)
-    return bare
+CASES = {
+    "all": (lambda noise, monkeypatch: noise, (), "", ""),
+    "d22": (without_package, RISK[1:], "rules_missing", "needs the package skfolio"),
+    "volumes": (lambda noise, _: make_market(noise.close), BASELINES[-1:], "rules_without_volumes", "needs volumes"),
+    "intraday": (
+        lambda *_: intraday_market(60),
+        BASELINES,
+        "rules_daily_only",
+        "(is a rule for daily bars|needs volumes)",
+    ),
+}
 
 
-def intraday(noise, monkeypatch):
-    market = intraday_market(60)
-    for name in BASELINES[:-1]:
-        with pytest.raises(StrategyError, match=f"{name} is a rule for daily bars"):
-            backtest(RULES[name](), market)
-    return market
-
-
-@pytest.mark.parametrize(
-    ("case", "left_out", "warning"),
-    [
-        (lambda noise, monkeypatch: noise, (), None),
-        (
-            without_package,
-            RISK[1:],
-            ResultWarning("rules_missing", {"rules": list(RISK[1:]), "package": "skfolio"}),
-        ),
-        (without_volumes, BASELINES[-1:], ResultWarning("rules_without_volumes", {"rules": ["dollar-volume"]})),
-        (intraday, BASELINES, ResultWarning("rules_daily_only", {"rules": list(BASELINES)})),
-    ],
-    ids=["all", "d22", "volumes", "intraday"],
-)
-def test_d22_rules_that_cannot_be_run_are_left_out_with_a_warning(noise, monkeypatch, case, left_out, warning):
-    strategies, warnings = baselines_for(case(noise, monkeypatch))
+@pytest.mark.parametrize("case", CASES)
+def test_d22_rules_that_cannot_be_run_are_left_out_with_a_warning(noise, monkeypatch, case):
+    make, left_out, code, told = CASES[case]
+    market = make(noise, monkeypatch)
+    strategies, warnings = baselines_for(market)
     assert [one.name for one in strategies] == [name for name in BASELINES if name not in left_out]
-    assert warnings == ([warning] if warning else [])
+    assert [(one.code, one.data["rules"]) for one in warnings] == ([(code, list(left_out))] if code else [])
+    for name in left_out:
+        with pytest.raises(StrategyError, match=f"{name} .*{told}"):
+            backtest(RULES[name](), market, start=market.dates[-30])
 
 
 @pytest.mark.shared
