@@ -1,44 +1,51 @@
+"""PPO: its loss and the steps of an update, with a shared table and without one."""
+
+import copy
 import gc
-import itertools
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from made_agents import CONFIG, make_pod
 from made_markets import random_market
 
-from finpod.rl.policy import MarketPolicy, PolicySpec, log_prob
+from finpod.errors import InputError
+from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.rl.rollout import Rollout, encode_rows
-from finpod.rl.task import Table
+from finpod.rl.rollout import Rollout, collect, encode_rows, gae
+from finpod.rl.task import Environment, Observation, Step, Table
 
+DENSE = PPOConfig(num_steps=8, num_minibatches=4, gamma=0.9, factored=False, anneal_lr=False, learning_rate=3e-3)
 DAYS, NAMES = 12, 3
 
 
 def bandit(config=CONFIG, *, groups=4, trained=True):
     """A learner over 12 days and three names, of which one is no member; policy and features are arbitrary."""
-    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     member = torch.tensor([[True, True, False]]).expand(DAYS, NAMES)
-    features = torch.randn(DAYS, NAMES, 2)
-    policy = MarketPolicy(PolicySpec(features=2, hidden=4), torch.Generator().manual_seed(0))
+    features = torch.randn(DAYS, NAMES, 2, generator=generator)
+    policy = MarketPolicy(PolicySpec(features=2, hidden=4), generator)
     if trained:
         with torch.no_grad():
             for parameter in policy.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.2)
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
     return PPO(policy, Table(features, member), groups, config, torch.Generator().manual_seed(1))
 
 
 def experience(learner, *, accounts=3, steps=4):
     """What `loss` takes: days, states, actions of the present policy, its densities, advantages and value targets."""
-    row = torch.randint(0, DAYS, (steps, learner.groups))
-    state = torch.rand(steps, learner.groups, accounts, NAMES + 1).softmax(-1)
+    generator = torch.Generator().manual_seed(2)
+    row = torch.randint(0, DAYS, (steps, learner.groups), generator=generator)
+    state = torch.rand(steps, learner.groups, accounts, NAMES + 1, generator=generator).softmax(-1)
     with torch.no_grad():
-        code = encode_rows(learner.policy, learner.table, row)
-        mean, value = learner.policy(code, state)
-        action = mean + learner.policy.log_std.exp() * torch.randn(mean.shape)
+        mean, value = learner.policy(encode_rows(learner.policy, learner.table, row), state)
+        action = mean + learner.policy.log_std.exp() * torch.randn(mean.shape, generator=generator)
         chance = log_prob(action, mean, learner.policy.log_std)
-    return {"row": row, "state": state, "action": action, "old_log_prob": chance, "advantage": torch.randn(value.shape),
-            "target": value + torch.randn(value.shape)}  # fmt: skip
+    advantage, error = torch.randn(2, *value.shape, generator=generator)
+    names = ("row", "state", "action", "old_log_prob", "advantage", "target")
+    return dict(zip(names, (row, state, action, chance, advantage, value + error), strict=True))
 
 
 def rollout_of(data, learner):
@@ -113,12 +120,10 @@ def test_names_that_are_no_members_have_no_part_in_the_objective():
     assert learner.loss(**other, ent_coef=0.1)[0] == loss
 
 
-def test_the_loss_is_put_together_from_its_parts():
-    learner = bandit(replace(CONFIG, vf_coef=0.7))
+def test_the_loss_and_the_divergence_of_factored_ratios():
+    learner = bandit()
     data = experience(learner)
-    loss, terms = learner.loss(**data, ent_coef=0.3)
-    expected = terms["policy_loss"] + 0.7 * terms["value_loss"] - 0.3 * terms["entropy"]
-    torch.testing.assert_close(loss, expected)
+    _, terms = learner.loss(**data, ent_coef=0.3)
     torch.testing.assert_close(terms["policy_loss"], -2 * data["advantage"].mean())  # two members, ratios of one
     assert terms["kl"].abs() < 1e-6
     moved = dict(data, old_log_prob=data["old_log_prob"] + 0.5)
@@ -186,42 +191,14 @@ def test_minibatches_are_whole_groups_and_cover_the_rollout_once_an_epoch(monkey
         torch.testing.assert_close(states[:, order], data["state"][:, data["state"][0, :, 0, 0].argsort()])
 
 
-def test_centred_days_keep_the_direction_of_the_expected_gradient():
-    """Two accounts a day, both equally likely deviations of each action: the expectation is a sum over 4 x 4 cases."""
-    moves = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=2)))  # of two members, mean 0 and variance 1
-    pairs = torch.tensor(list(itertools.product(range(4), repeat=2)))  # of two accounts
-    shocks = torch.tensor([-3.0, 0.5, 7.0])  # what the market did to both accounts alike
-    groups = len(shocks) * len(pairs)
-    learner = bandit(groups=groups)
-    row, state = torch.zeros(1, groups, dtype=torch.int64), torch.full((1, groups, 2, NAMES + 1), 0.25)
-    with torch.no_grad():
-        mean, value = learner.policy(encode_rows(learner.policy, learner.table, row), state)
-        std = learner.policy.log_std.exp()
-        deviation = torch.cat([moves, torch.zeros(4, 1)], -1)[pairs].repeat(len(shocks), 1, 1)[None]
-        action = mean + std * deviation
-        chance = log_prob(action, mean, learner.policy.log_std)
-    own = deviation[..., 0] - 0.5 * deviation[..., 1]  # the action that pays: more of the first, less of the second
-    shock = shocks.repeat_interleave(len(pairs))[None, :, None]
-    data = {"row": row, "state": state, "action": action, "old_log_prob": chance, "target": value}
-
-    def direction(advantage, centred):
-        learner.config = replace(CONFIG, center_days=centred)
-        gradient = policy_gradient(learner, dict(data, advantage=learner.standardise(advantage)))
-        vector = torch.cat([gradient["out.weight"].flatten(), gradient["names.weight"].flatten()])
-        return vector / vector.norm()
-
-    plain, centred = direction(own + shock, centred=False), direction(own + shock, centred=True)
-    torch.testing.assert_close(centred, plain, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(direction(own, centred=True), centred)
-    # days that did not draw all cases: what the market did still moves the plain estimate, and not the centred one
-    few = {name: value[:, 5:19] for name, value in data.items()}
-
-    def of_few(advantage, centred):
-        learner.config = replace(CONFIG, center_days=centred)
-        return as_vector(policy_gradient(learner, dict(few, advantage=learner.standardise(advantage[:, 5:19]))))
-
-    torch.testing.assert_close(of_few(own + shock, True), of_few(own, True), rtol=1e-3, atol=1e-5)
-    assert not torch.allclose(of_few(own + shock, False), of_few(own, False), rtol=0.1)
+@pytest.mark.parametrize("centred", [True, False])
+def test_advantages_are_centred_by_day_and_divided_by_their_spread(centred):
+    """Two accounts on each of two days: 3 is the market's move on the first, -1 on the second, and 1 that of each account."""
+    learner = bandit(replace(CONFIG, center_days=centred), groups=2)
+    advantage = torch.tensor([[[2.0, 4.0], [-2.0, 0.0]]])
+    expected = torch.tensor([[[-1.0, 1.0], [-1.0, 1.0]]]) if centred else advantage - 1
+    torch.testing.assert_close(learner.standardise(advantage), expected / expected.std())
+    assert torch.equal(learner.standardise(advantage[:, :1, :1]), advantage[:, :1, :1])
 
 
 def tensors_alive():
@@ -237,3 +214,137 @@ def test_d16_memory_does_not_grow_over_rollouts():
     list(pod.train(30 * 32, 60 * 32))
     assert tensors_alive() == before
     assert all(tensor.grad_fn is None for tensor in (pod.env.equity, *pod.env.account))
+
+
+# --- without a table
+
+
+def noise(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+class Reach(Environment):
+    """E numbers that actions move by at most 1, over 8 steps. Tensors are used again, as by an environment written for speed."""
+
+    def __init__(self, num_envs):
+        self.num_envs, self.generator = num_envs, noise()
+        self.state, self.seen = torch.zeros(2, num_envs, 2)
+        self.time = torch.zeros(num_envs, dtype=torch.int64)
+        self.reward, self.never = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.bool)
+        self.reset()
+
+    def reset(self, seed=0):
+        self.generator.manual_seed(seed)
+        self.time.zero_()
+        self.state[:, 0] = self.draw()
+        return self.observe()
+
+    def draw(self):
+        return torch.rand(self.num_envs, generator=self.generator) * 8 - 4
+
+    def observe(self):
+        return Observation(self.state)
+
+    def step(self, action):
+        self.state[:, 0] += action[:, 0].clamp(-1, 1)
+        self.time += 1
+        self.reward.copy_(-self.state[:, 0].abs())
+        self.seen.copy_(self.state)
+        over = self.time >= 8
+        self.state[:, 0] = torch.where(over, self.draw(), self.state[:, 0])
+        self.time[over] = 0
+        return Step(self.observe(), self.reward, self.never, over, Observation(self.seen))
+
+
+def learner_of(seed=0, **changes):
+    policy = DensePolicy(DenseSpec(inputs=2, actions=1, hidden=32), noise(seed))
+    return PPO(policy, None, 1, replace(DENSE, **changes), noise(1))
+
+
+def test_without_a_table_minibatches_are_single_steps(monkeypatch):
+    learner, seen = learner_of(num_steps=7, update_epochs=2), []
+    loss = learner.loss
+    monkeypatch.setattr(learner, "loss", lambda **part: seen.append(part) or loss(**part))
+    rollout = learner.collect(Reach(5))
+    learner.update(rollout)
+    assert [part["state"].shape for part in seen] == 2 * [(1, 9, 1, 2), (1, 9, 1, 2), (1, 9, 1, 2), (1, 8, 1, 2)]
+    assert all(part["row"] is None for part in seen)
+    targets = gae(rollout, DENSE.gamma, DENSE.gae_lambda) + rollout.value
+    for epoch in (seen[:4], seen[4:]):
+        drawn = torch.cat([part["target"].flatten() for part in epoch])
+        assert torch.equal(drawn.sort().values, targets.flatten().sort().values)
+
+
+def test_the_loss_is_that_of_the_paper():
+    learner = learner_of(clip_coef=0.2, vf_coef=0.5)
+    batch = learner.batch(learner.collect(Reach(12)))
+    shift = torch.linspace(-0.5, 0.5, 12 * 8).view_as(batch["old_log_prob"])
+    loss, terms = learner.loss(**{**batch, "old_log_prob": batch["old_log_prob"] - shift}, ent_coef=0.1)
+    ratio, gain = shift.squeeze(-1).exp(), batch["advantage"]
+    policy_loss = -torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
+    value_loss = (learner.policy(None, batch["state"])[1] - batch["target"]).square().mean()
+    entropy = learner.policy.log_std.mean() + 0.5 * math.log(2 * math.pi * math.e)
+    torch.testing.assert_close(terms["policy_loss"], policy_loss)
+    torch.testing.assert_close(loss, policy_loss + 0.5 * value_loss - 0.1 * entropy)
+
+
+def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_at_one():
+    learner = learner_of()
+    for _ in range(3):
+        rollout = learner.collect(Reach(6))
+        before = learner.policy.statistics.count.clone()
+        with torch.no_grad():
+            _, terms = learner.loss(**learner.batch(rollout), ent_coef=0.0)
+        assert terms["kl"].abs() < 1e-6
+        learner.update(rollout)
+        assert learner.policy.statistics.count == before + 48
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"final_obs of step 2 has shape \(3, 2\)"),
+    (lambda step: step._replace(obs=Observation(step.obs.state.masked_fill(torch.eye(6, 2) > 0, math.inf))),
+     "observation of environment 0 at step 3 of a rollout is inf"),
+])  # fmt: skip
+def test_what_an_environment_must_not_return_is_named(change, told):
+    env, taken = Reach(6), []
+    step = env.step
+    env.step = lambda action: taken.append(1) or (step(action) if len(taken) <= 2 else change(step(action)))
+    with pytest.raises(InputError, match=told):
+        collect(env, learner_of().policy, None, 5, noise())
+
+
+def test_a_row_is_required_where_there_is_a_table():
+    pod = make_pod(random_market(120, 5, gaps=0))
+    step = pod.env.step
+    pod.env.step = lambda action: (taken := step(action))._replace(obs=Observation(taken.obs.state))
+    with pytest.raises(InputError, match="no row"):
+        pod.learner.collect(pod.env)
+
+
+def test_rewards_are_scaled_by_the_spread_of_the_discounted_return():
+    """Against loops, over two rollouts whose episodes end in different steps."""
+    learner = learner_of(scale_reward=True)
+    seen, totals = [], np.zeros(3)
+    for seed in range(2):
+        env = Reach(3)
+        env.reset(seed=seed)
+        rollout = collect(env, learner.policy, None, 11, noise(seed))
+        rollout = rollout._replace(reward=1 + 100 * rollout.reward)
+        for reward, ended in zip(rollout.reward.numpy(), rollout.truncated.numpy(), strict=True):
+            totals = 0.9 * totals + reward
+            seen += [*totals]
+            totals = totals * ~ended
+        expected = (rollout.reward.numpy() / np.sqrt(np.var(seen) + 1e-8)).clip(-10, 10)
+        np.testing.assert_allclose(learner._scaled(rollout).numpy(), expected, rtol=1e-5)
+
+
+def test_the_scale_of_the_rewards_is_part_of_a_checkpoint():
+    env, learner, twin = Reach(4), learner_of(scale_reward=True), learner_of(seed=3, scale_reward=True)
+    learner.update(learner.collect(env))
+    rollout = learner.collect(env)
+    twin.policy.load_state_dict(learner.policy.state_dict())
+    twin.load_state_dict(copy.deepcopy(learner.state_dict()))
+    for one in (learner, twin):
+        one.update(rollout)
+    for name, tensor in learner.policy.state_dict().items():
+        assert torch.equal(tensor, twin.policy.state_dict()[name]), name
