@@ -47,16 +47,11 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert content["versions"] == {"finpod": finpod.__version__, "torch": torch.__version__}
     task = content["task_spec"]
     assert task["features"] == task["scaling"]["names"] == list(FEATURES)
-    assert task["tickers"] == list("ABCDE")
-    assert all(np.isfinite(task["scaling"]["sd"]))
     assert task["windows"] == {"train": ["2024-02-05", "2024-04-22"], "validation": ["2024-04-23", "2024-05-20"]}
-    assert (task["trained_until"], task["trading"]["costs"]["fee_bps"]) == ("2024-05-20", 10)
+    assert (task["tickers"], task["trained_until"]) == (list("ABCDE"), "2024-05-20")
     assert {"optimizer", "generator"} <= set(content["learner"])
-    assert content["config"]["learning_rate"] == 1e-3
     loaded = Checkpoint.load(saved)
-    for part in ("task_spec", "policy_spec", "config"):
-        assert getattr(loaded, part) == getattr(checkpoint, part)
-    assert alike(loaded.weights, checkpoint.weights)
+    assert (loaded.task_spec, loaded.policy_spec, loaded.config) == (task, checkpoint.policy_spec, checkpoint.config)
     assert alike(loaded.policy().state_dict(), checkpoint.weights)
     assert not any(parameter.requires_grad for parameter in loaded.policy().parameters())
     assert list(saved.parent.iterdir()) == [saved]
@@ -115,13 +110,11 @@ def test_d19_nothing_in_a_file_is_executed(tmp_path):
 
 
 def test_weights_of_another_size_give_one_line(checkpoint):
-    more, text = {**checkpoint.weights, "more": torch.ones(1)}, {"out.weight": "text"}
-    other = {**checkpoint.policy_spec, "hidden": 16}
     for part, value in (
-        ("policy_spec", other),
+        ("policy_spec", {**checkpoint.policy_spec, "hidden": 16}),
         ("policy_spec", {"colour": "red"}),
-        ("weights", more),
-        ("weights", text),
+        ("weights", {**checkpoint.weights, "more": torch.ones(1)}),
+        ("weights", {"out.weight": "text"}),
     ):
         with pytest.raises(CheckpointError, match=r"^the weights, stored by [^\n]*$"):
             replace(checkpoint, **{part: value}).policy()
