@@ -75,11 +75,6 @@ def test_files_that_are_read_can_look_ahead(files):
     assert any(not finding.subject for finding in verdict.findings)  # in a thread
 
 
-def test_polars_readers_are_recorded(files):
-    polars, path = pytest.importorskip("polars"), files / "a.parquet"
-    assert kinds(audit(Acts(lambda: polars.read_parquet(path)), MARKET, days=2)) == {("file", CAN)}
-
-
 class ReadWhenLoaded:
     """Reads a file when it is unpickled."""
 

@@ -31,9 +31,6 @@ def quiet_market(**changes):
     return make_market(close, **changes)
 
 
-# --- findings and outcome ---------------------------------------------------------------------------------------------
-
-
 def test_the_finding_names_the_day_the_size_and_the_ticker():
     close = np.full((8, 4), 10.0)
     close[1:, 2] = 10 * 1.1 ** np.arange(1, 8)  # C alone rises
@@ -53,37 +50,19 @@ def test_the_finding_names_the_day_the_size_and_the_ticker():
 
 
 def test_decisions_are_compared_up_to_the_last_sampled_day(market):
-    told = []
-    verdict = audit(EqualWeight(), market, days=3, progress=lambda doing, share: told.append((doing, share)))
+    shares = []
+    verdict = audit(EqualWeight(), market, days=3, progress=lambda doing, share: shares.append(share))
     assert verdict.compared == market.row_of(verdict.days[-1]) + 1
     assert (verdict.decisions, verdict.unchecked) == (119, UNCHECKED)
-    assert len(str(verdict).splitlines()) == 2
-    record = json.loads(to_json(verdict.to_record()))
-    assert Audit.from_record(record) == verdict
-    assert told[0][1] == 0.0
-    assert len(told) == 1 + verdict.compared
-    assert all(0 <= share <= 1 for _, share in told)
+    assert Audit.from_record(json.loads(to_json(verdict.to_record()))) == verdict
+    assert len(shares) == 1 + verdict.compared
+    assert 0 == shares[0] == min(shares) < max(shares) <= 1
 
 
 def test_a_strategy_that_fails_by_itself_is_an_error(market):
-    class Fails(Strategy):
-        def decide(self, view):
-            return equal_parts(view.tradable) if view.step < 20 else 1 / 0
-
-    with pytest.raises(StrategyError, match=f"strategy Fails failed on {market.dates[20]!s:.10}: ZeroDivisionError"):
-        audit(Fails(), market)
-    with pytest.raises(StrategyError, match="no_such_feature"):
-        audit(does(lambda view: view.features("no_such_feature")), market)
-
-
-def test_without_a_decision_the_audit_has_no_outcome(market):
-    class Never(Strategy):
-        def decide(self, view):
-            return None
-
-    one_session = {"start": market.dates[5], "end": market.dates[5]}
-    for verdict in (audit(Never(), market), audit(EqualWeight(), market, **one_session)):
-        assert (verdict.passed, verdict.findings, verdict.reason) == (None, (), "no_decision")
+    fails = does(lambda view: equal_parts(view.tradable) if view.step < 20 else 1 / 0)
+    with pytest.raises(StrategyError, match=f"failed on {market.dates[20]!s:.10}: ZeroDivisionError"):
+        audit(fails, market)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -102,27 +81,16 @@ def test_a_backtest_is_audited_in_its_own_account(market, fill):
     assert audited.compared > 1
 
 
-# --- the days ---------------------------------------------------------------------------------------------------------
-
-
 def test_days_are_sampled_from_those_with_a_decision_and_a_day_after():
     market = simulate_market(names=3, days=60)
     verdict = audit(EqualWeight(), market, days=1000, start=market.dates[40])
     assert verdict.days == tuple(f"{day!s:.10}" for day in market.dates[40:59])
 
 
-@pytest.mark.parametrize(
-    ("options", "bad"),
-    [
-        ({"days": 0}, "0"),
-        ({"seed": -1}, "-1"),
-        ({"start": "2031-01-01"}, "2031"),
-        ({"start": "2024-06-14"}, "2024-06-14"),
-    ],
-)
-def test_an_audit_of_nothing_is_refused(market, options, bad):
-    with pytest.raises(InputError, match=bad):
-        audit(Momentum(), market, **options)
+def test_an_audit_of_nothing_is_refused(market):
+    for options, bad in (({"days": 0}, "0"), ({"seed": -1}, "-1"), ({"start": market.dates[-1]}, "no session follows")):
+        with pytest.raises(InputError, match=bad):
+            audit(Momentum(), market, **options)
     with pytest.raises(InputError, match="str"):
         audit(Momentum(), "sample")
 
@@ -138,13 +106,10 @@ def test_half_of_the_days_lie_where_the_future_shows():
     assert told <= set(sample_rows(changed, 8, 0, all_rows))
     for seed in range(20):
         rows = sample_rows(changed, 2, seed, all_rows)
-        assert len(set(rows)) == 2
-        assert set(rows) & told
-        assert set(rows) == set(sample_rows(changed, 2, seed, all_rows))
-    drawn = [
-        tuple(sample_rows(market, 5, seed, np.arange(20, 151))) for seed in range(30)
-    ]  # random, as nothing changes
-    assert len(set(drawn)) > 25
+        assert len(set(rows) & told) in (1, 2)
+        np.testing.assert_array_equal(rows, sample_rows(changed, 2, seed, all_rows))
+    drawn = {tuple(sample_rows(market, 5, seed, np.arange(20, 151))) for seed in range(30)}  # nothing changes
+    assert len(drawn) > 25
     assert all(list(rows) == sorted(set(rows)) and rows[0] >= 20 and rows[-1] <= 150 for rows in drawn)
 
 
@@ -156,15 +121,11 @@ def test_noise_leaves_the_past_and_the_shapes():
         np.testing.assert_array_equal(after[:101], before[:101])
         assert after.shape == before.shape
         assert not np.array_equal(after[101:], before[101:], equal_nan=True)
-    assert (noisy.tickers, noisy.volume) == (market.tickers, None)
     ended = market.last_bar <= market.dates[100]
     np.testing.assert_array_equal(noisy.last_bar[ended], market.last_bar[ended])
     assert (noisy.last_bar[~ended] > market.dates[100]).all()
     hashes = [with_noise_after(market, 100, seed).content_hash for seed in (3, 4)]
     assert noisy.content_hash == hashes[0] != hashes[1]
-
-
-# --- fills ------------------------------------------------------------------------------------------------------------
 
 
 def test_honest_fills_pass_and_yesterdays_price_is_caught(monkeypatch):
@@ -173,9 +134,6 @@ def test_honest_fills_pass_and_yesterdays_price_is_caught(monkeypatch):
         assert fill_findings(market, np.arange(len(market.dates) - 1)) == []
     monkeypatch.setattr(Execution, "fill_row", lambda tape, row: abs(tape.decision_row(row) - 1))
     assert len(fill_findings(simulated, np.array([12]))) == 2
-
-
-# --- prices that were filled backwards --------------------------------------------------------------------------------
 
 
 def filled(first, volume=None, **tables):
