@@ -14,22 +14,22 @@ def actions(env, steps, seed=0):
     return ((2 * drawn - 1) * env.spec.action_limit).to(env.device)
 
 
-def both(name, variant, count, device="cpu", elliptic=True):
-    """The same worlds on MuJoCo and on Warp, with equal solvers, and for Ant with an elliptic cone on both sides."""
+def both(name, variant, count, device="cpu"):
+    """The same worlds on MuJoCo and on Warp, with equal solvers, and for Ant with an elliptic cone (see warp.py)."""
     import mujoco
 
     spec = spec_of(name, variant)
     model = load_for_warp(spec)
-    if name == "ant" and elliptic:
+    if name == "ant":
         model.opt.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     here = LocomotionEnv(spec, BatchPhysics(spec, count, 1, model=model))
     return here, LocomotionEnv(spec, WarpPhysics(spec, count, device, model=model))
 
 
-def step_both(here, there, steps=30):
-    """Play `steps` steps on MuJoCo, take its states over to Warp, and return one more step of both, and the gap in qpos [W].
+def require_equal_steps(here, there, steps=30):
+    """Play `steps` steps on MuJoCo, take its states over to Warp, and assert that one more step is the same.
 
-    The gap is 0 in worlds whose episode ended.
+    External forces, which are up to thousands of newtons, agree to 5e-3 of their size.
     """
     *first, last = actions(here, steps + 1)
     for action in first:
@@ -39,12 +39,7 @@ def step_both(here, there, steps=30):
     one, other = here.step(last), there.step(last.to(there.device))
     other = type(other)(*(type(x)(x.state.cpu()) if hasattr(x, "state") else x.cpu() for x in other))
     gap = (here.physics.state["qpos"] - there.physics.state["qpos"].cpu()).abs().amax(-1)
-    return one, other, gap.masked_fill(one.terminated | one.truncated, 0.0)
-
-
-def require_close(one, other, gap):
-    """Assert that a step is the same: external forces, which are up to thousands of newtons, to 5e-3 of their size."""
-    assert (gap < 1e-4).all()
+    assert (gap.masked_fill(one.terminated | one.truncated, 0.0) < 1e-4).all()
     theirs, ours = other.final_obs.state, one.final_obs.state
     forces = 6 * 13 if ours.shape[1] in (105, 348) else 0
     inner = ours.shape[1] - forces

@@ -36,8 +36,7 @@ def _needs_a_gpu():
 
 def test_accounts_fare_the_same_on_both_devices(market):
     envs = [MarketEnv(build_execution(market, device=device), 0, 399, CONFIG, seed=3) for device in ("cpu", "cuda")]
-    for _ in range(25):
-        action = torch.randn(64, 12)
+    for action in torch.randn(25, 64, 12, generator=torch.Generator().manual_seed(0)):
         here, there = (env.step(action.to(env.device)) for env in envs)
         assert torch.equal(here.obs.row, there.obs.row.cpu())
         torch.testing.assert_close(there.reward.cpu(), here.reward, rtol=1e-5, atol=1e-6)

@@ -157,23 +157,16 @@ def test_prices_that_stand_still_until_the_first_real_bar_are_told(volume):
     assert len(back_fill_findings(market, 25, 199)) == 1
 
 
-def test_several_back_filled_tickers_are_counted_from_their_first_bars():
-    close = filled(30).close.copy()
+def test_back_filled_tickers_are_counted_and_honest_prices_are_not_told():
+    close, random = filled(30).close.copy(), random_market(days=100)
     close[:25, 1] = close[25, 1]
     assert back_fill_findings(make_market(close), 0, 199)[0].data["count"] == 2
     market = filled(60, 0.0)
     close, volume, opens = market.close.copy(), market.volume.copy(), market.close.copy()
     close[60, 0] *= 1.05  # with the first open, which is not the first close
     assert len(back_fill_findings(make_market(close, volume=volume, open=opens), 0, 199)) == 1
-    assert back_fill_findings(make_market(close, volume=volume), 0, 199) == []
-    close = market.close.copy()
-    close[:40, 0] = volume[:40, 0] = NAN
-    (finding,) = back_fill_findings(make_market(close, volume=volume), 0, 199)
-    assert (finding.day, finding.data["until"]) == tuple(f"{market.dates[row]!s:.10}" for row in (40, 60))
-
-
-def test_honest_prices_are_not_told():
-    still, traded, short = np.full((200, 2), 10.0), filled(30, 500.0), (filled(4, 0.0), filled(19))
+    still = np.full((200, 2), 10.0)
     never_moves = make_market(still), make_market(still, volume=np.zeros((200, 2)))
-    for market in (quiet_market(), random_market(days=100), *never_moves, *short, traded):
-        assert back_fill_findings(market, 0, len(market.dates) - 1) == []
+    without = make_market(close, volume=volume), quiet_market(), filled(4, 0.0), filled(19), filled(30, 500.0)
+    for honest in (random, *never_moves, *without):
+        assert back_fill_findings(honest, 0, len(honest.dates) - 1) == []
