@@ -152,7 +152,10 @@ def test_a_day_on_which_nothing_may_be_held_leaves_the_gradient_finite(market):
     assert (gradient[2:4] == 0).all()
 
 
-@pytest.mark.parametrize(("settings", "what"), [({"action": "shares"}, "action 'shares'"), ({"whole_shares": True}, "whole_shares"), ({}, "PPOConfig")])
+REFUSED = [({"action": "shares"}, "action 'shares'"), ({"whole_shares": True}, "whole_shares"), ({}, "PPOConfig")]
+
+
+@pytest.mark.parametrize(("settings", "what"), REFUSED)
 def test_what_has_no_gradient_and_the_settings_of_another_learner_are_refused_by_name(market, settings, what, tmp_path):
     if settings:
         env = env_of(market, **settings)
