@@ -97,23 +97,19 @@ def cluster_of(*cpus):
     nobody_left(nodes.seen)
 
 
-AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-"""Processes of Ray that try for a minute to tell a cluster that is gone of their node's end."""
-
-
-def nobody_left(seen, agents=True):
-    """Wait until none of them runs; `agents` too, if asked for."""
+def nobody_left(seen):
+    """Wait until none of them runs. Agents of Ray try for a minute to tell a cluster that is gone of their node's end."""
     end = time.monotonic() + 120
-    while names := [name for name in left(seen) if agents or name not in AGENTS]:
+    while names := left(seen):
         assert time.monotonic() < end, names
         time.sleep(0.1)
 
 
 def left(seen):
-    """Those that run, by name."""
-    found = {}
+    """Names of those that run."""
+    names = []
     for one in seen.values():
         with suppress(psutil.NoSuchProcess):
             if one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
-                found[one.name()] = one
-    return found
+                names.append(one.name())
+    return names

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from made_tournaments import ray_of, wait_until
 
-from finpod.errors import CheckpointError, EngineError, InputError
+from finpod.errors import CheckpointError, EngineError
 from finpod.workers import ray_executor
-from finpod.workers.executor import Completed, Failed, InlineExecutor, Pods, with_kind
+from finpod.workers.executor import Completed, Failed, InlineExecutor, Pods
 from finpod.workers.ray_executor import RayExecutor
 
 SLOTS = 4
@@ -72,11 +72,10 @@ class Unpicklable(Exception):
 
 
 RAISED = {
-    "input": (InputError("no such data"), "no such data"),
     "checkpoint": (CheckpointError("not a checkpoint\nat all"), "not a checkpoint"),
     "division": (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
     "empty": (RuntimeError(), "RuntimeError"),
-    "unpicklable": (Unpicklable, "cannot travel"),
+    "unpicklable": (Unpicklable, "Unpicklable"),
 }
 
 
@@ -122,57 +121,30 @@ def test_here_one_piece_runs_at_a_time_when_it_is_waited_for():
     assert engine.wait(0) == []
 
 
-def test_here_what_fails_is_lost_for_good_and_the_next_piece_runs():
-    ended = play(InlineExecutor(tries, None), {"a": "division", "b": "b"})
-    assert (ended["a"].reason, ended["a"].fatal) == ("ZeroDivisionError: division by zero", True)
-    assert isinstance(ended["a"].error, ZeroDivisionError)
-    assert ended["b"].result == "b"
-    assert with_kind(KeyError()) == "KeyError"
-
-
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [("count", 0), ("count", -1), ("count", "many"), ("count", 1.5), ("cpus", 0.0), ("cpus", math.nan), ("gpus", -1.0),
-     ("gpus", 1.5), ("timeout", 0.0), ("timeout", math.inf)],
-)  # fmt: skip
-def test_pods_that_cannot_be_are_refused(argument, value):
-    with pytest.raises(InputError) as raised:
-        Pods(ray=True, **{argument: value})
-    assert raised.value.argument == f"pods.{argument}"
-    assert repr(value) in str(raised.value)
-
-
 # --- on Ray
 
 
-def test_pieces_run_in_other_processes_and_say_where(engine):
-    pods = engine(echo, {"shared": np.arange(3)}, count=2)
-    for key, one in play(pods, {str(i): {"piece": i} for i in range(5)}).items():
-        context, piece = one.result
-        assert piece == {"piece": int(key)}
-        np.testing.assert_array_equal(context["shared"], np.arange(3))
-        assert one.place.pid != os.getpid()
-        assert len(one.place.node) == 8
-        assert one.place.started <= one.place.ended
-    assert pods.wait(0.1) == []
-
-
-def test_a_process_restores_its_context_once(engine):
+def test_pieces_run_in_other_processes_that_restore_their_context_once(engine):
     ended = play(engine(echo, 21, count=1, restore=restored), {str(i): i for i in range(6)})
+    assert all(one.result[1] == int(key) for key, one in ended.items())
     made = {(one.result[0]["pid"], one.result[0]["at"]) for one in ended.values()}
     assert len(made) == len({pid for pid, _ in made})
+    for one in ended.values():
+        assert one.place.pid == one.result[0]["pid"] != os.getpid()
+        assert len(one.place.node) == 8
+        assert one.place.started <= one.place.ended
     assert play(engine(echo, 4, count=1, restore=restored), {"x": 0})["x"].result[0]["made"] == 8
 
 
-def test_work_that_fails_is_lost_for_good_with_its_error(engine):
-    ended = play(engine(tries), {key: key for key in (*RAISED, "fine")})
+@pytest.mark.parametrize("here", [True, False])
+def test_work_that_fails_is_lost_for_good_with_its_error_and_the_rest_runs(engine, here):
+    ended = play(InlineExecutor(tries, None) if here else engine(tries), {key: key for key in (*RAISED, "fine")})
     assert ended["fine"].result == "fine"
     for key, (error, reason) in RAISED.items():
         assert ended[key].fatal
         assert "\n" not in ended[key].reason
-        if key != "unpicklable":
-            assert reason in ended[key].reason
-            assert isinstance(ended[key].error, type(error))
+        assert reason in ended[key].reason
+        assert here or key == "unpicklable" or isinstance(ended[key].error, type(error))
 
 
 def test_d05_a_process_that_dies_loses_its_piece_alone(engine):
@@ -210,28 +182,17 @@ def test_pieces_that_wait_for_room_are_not_late(engine, monkeypatch):
 
 def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
     assert engine(echo, count=3).capacity() == 3
-    for changes, slots, capacity, where in (
-        ({}, SLOTS, SLOTS + 1, f"Ray, 1 node, room for {SLOTS} pods"),
-        ({"cpus": 0.25}, 4 * SLOTS, 4 * SLOTS + 2, f"Ray, 1 node, room for {4 * SLOTS} pods"),
-        (
-            {"gpus": 0.5},
-            0,
-            1,
-            "Ray, 1 node, no room yet for a pod of 1 CPUs",
-        ),  # one is queued, for an autoscaler to see
-    ):
+    for changes, slots, capacity in (({}, SLOTS, SLOTS + 1), ({"cpus": 0.25}, 4 * SLOTS, 4 * SLOTS + 2)):
         pods = engine(echo, **changes)
-        assert (pods.slots(), pods.capacity(), pods.describe()) == (slots, capacity, where)
+        assert (pods.slots(), pods.capacity()) == (slots, capacity)
+    pods = engine(echo, gpus=0.5)  # one is queued, for an autoscaler to see
+    assert (pods.capacity(), pods.describe()) == (1, "Ray, 1 node, no room yet for a pod of 1 CPUs")
     monkeypatch.setattr(ray_executor, "POLL", 0.0)
     pods = engine(echo)
     two = [{"Alive": True, "Resources": {"CPU": 3.0}}, {"Alive": False, "Resources": {"CPU": 9.0}},
            {"Alive": True, "Resources": {}}]  # fmt: skip
     monkeypatch.setattr(pods._ray, "nodes", lambda: two)
-    assert (pods.slots(), pods.describe()) == (3, "Ray, 2 nodes, room for 3 pods")
-    monkeypatch.setattr(ray_executor, "SILENCE", 0.2)
-    monkeypatch.setattr(pods._ray, "nodes", lambda: time.sleep(5))
-    with pytest.raises(EngineError, match="has not answered"):
-        pods.slots()
+    assert pods.describe() == "Ray, 2 nodes, room for 3 pods"
 
 
 def test_a_query_without_an_answer_does_not_keep_the_executor(engine, monkeypatch):
@@ -281,34 +242,27 @@ def ended():
 @pytest.mark.parametrize("process", ["raylet", "gcs_server"])
 def test_g19_a_vital_process_that_has_ended_is_named_in_one_line(ended, process):
     engine = ended("log_monitor", process, nodes=lambda: time.sleep(5))
-    for act in (engine.slots, engine.capacity, lambda: engine.wait(0.1), lambda: engine.start("key", None)):
+    for act in (engine.capacity, lambda: engine.wait(0.1), lambda: engine.start("key", None)):
         with pytest.raises(EngineError) as raised:
             act()
         assert str(raised.value) == f"Ray on this machine has ended ({process} exited); continue with resume=True"
         assert raised.value.argument == "resume"
-
-
-def test_g19_other_processes_may_end(ended):
     assert ended("log_monitor", "dashboard", "monitor")._alive() == []
-    assert ended("raylet", alone=False)._alive() == []  # of a cluster that others have started
+    assert ended(process, alone=False)._alive() == []  # of a cluster that others have started
 
 
-@pytest.mark.parametrize(("name", "text"), [("RaySystemError", ["lost\nthe connection"]), ("LocalRayletDiedError", [])])
 @pytest.mark.parametrize("alone", [True, False])
-def test_g19_errors_of_ray_itself_are_told_in_one_line(ended, name, text, alone):
-    failure = getattr(pytest.importorskip("ray.exceptions"), name)(*text)
+def test_g19_errors_of_ray_itself_are_told_in_one_line_and_others_are_raised(ended, alone):
+    failure = pytest.importorskip("ray.exceptions").RaySystemError("lost\nthe connection")
 
     def fails(*arguments, **options):
         raise failure
 
     engine = ended(alone=alone, nodes=fails)
     for act in (engine.slots, lambda: engine.wait(0.1)):
-        with pytest.raises(EngineError, match=f"^[^\n]*{name}[^\n]*$") as raised:
+        with pytest.raises(EngineError, match=r"^[^\n]*RaySystemError[^\n]*$") as raised:
             act()
         assert raised.value.__cause__ is failure
-
-
-def test_g19_faults_of_finpod_are_not_taken_for_faults_of_ray(ended):
     with pytest.raises(ZeroDivisionError):
         ended(nodes=lambda: 1 / 0).slots()
 

@@ -12,8 +12,6 @@ from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train, train
 from made_markets import random_market
 from made_tournaments import hash_of, lines, process, ray_of, records_of
 
-from finpod.ensemble import load_ensemble
-from finpod.market.load import load_snapshot, save_snapshot
 from finpod.tournament.setup import Plan, from_shared
 from finpod.tournament.verify import verify_log
 from finpod.workers.executor import Pods
@@ -50,9 +48,7 @@ def trained(market, seed):
 
 
 @pytest.mark.parametrize("actors", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_b31_actors_train_on_stored_data_without_a_network(ray, tmp_path, actors):
-    save_snapshot(random_market(110, 3, gaps=0), tmp_path / "stored")
-    market = load_snapshot(tmp_path / "stored")
+def test_b31_actors_train_on_the_data_of_the_driver_without_a_network(ray, market, actors):
 
     @ray.remote(num_cpus=1)
     class Pod:
@@ -105,14 +101,12 @@ def here(market, tmp_path_factory):
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize(("count", "steps"), [(1, None), (4, STEPS_AN_UPDATE)])
-def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, here, tmp_path, count, steps):
+def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, here, tmp_path):
     out = tmp_path / "tiny"
-    assert train(market, out, Plan(checkpoint_steps=steps), Pods(ray=True, count=count)) == hash_of(here)
+    assert train(market, out, Plan(checkpoint_steps=STEPS_AN_UPDATE), Pods(ray=True, count=4)) == hash_of(here)
     assert lines(verify_log(out / "log-2.jsonl")) == lines(verify_log(here / "log-2.jsonl"))
     places = {record["place"]["pid"] for record in records_of(out / "log-2.jsonl") if record["kind"] == "submit"}
     assert os.getpid() not in places
-    assert len(places) <= count
 
 
 @pytest.mark.usefixtures("ray")
@@ -127,15 +121,6 @@ def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_roun
     with pytest.raises(KeyboardInterrupt):
         train(market, tmp_path / "tiny", Plan(), pods[0], watch=leave)
     assert train(market, tmp_path / "tiny", Plan(), pods[1], resume=True) == hash_of(here)
-
-
-@pytest.mark.usefixtures("ray")
-def test_without_rounds_the_log_of_a_run_on_ray_replays_to_its_board(market, tmp_path):
-    train(market, tmp_path / "tiny", Plan(mode="async"), Pods(ray=True, count=3), rounds=3)
-    board, ensemble = verify_log(tmp_path / "tiny" / "log-2.jsonl"), load_ensemble(tmp_path / "tiny")
-    assert [entry.score for entry in board.log] == [line["score"] for line in ensemble.log]
-    assert [entry.agent for entry in board.log] == [line["agent"] for line in ensemble.log]
-    assert len(board.log) == 12
 
 
 # --- a Ray of its own
@@ -199,7 +184,6 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
     ("arguments", "error"),
     [
         ({"cpus": 100_000}, "a pod needs 100000 CPU, but this machine has "),
-        ({"address": "127.0.0.1:1"}, "cannot reach Ray at 127.0.0.1:1: ConnectionRefusedError"),
         ({"address": "nonsense:port"}, "cannot reach Ray at nonsense:port: ValueError"),
     ],
 )
