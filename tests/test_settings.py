@@ -1,4 +1,4 @@
-"""Settings of costs, accounts, tasks and learners: errors for values out of range name the setting."""
+"""Settings of costs, accounts, tasks, learners, tournaments and pods: errors for values out of range name the setting."""
 
 import math
 
@@ -10,14 +10,20 @@ from finpod.envs.locomotion.environment import make_locomotion
 from finpod.errors import InputError
 from finpod.rl.apg import APGConfig
 from finpod.rl.ppo import PPOConfig
+from finpod.tournament.setup import EvolutionConfig, Plan, Stop
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms
+from finpod.workers.executor import Pods
 
 NAN, INF = math.nan, math.inf
 
 
 def worlds(**settings):
     return make_locomotion(**{"name": "hopper", "num_envs": 2, **settings})
+
+
+def pods(**settings):
+    return Pods(ray=True, **settings)
 
 
 WRONG = {
@@ -57,6 +63,18 @@ WRONG = {
         "smooth": [NAN],
         "weight_decay": [-0.1],
     },
+    Plan: {
+        "mode": ["turns"],
+        "alike": [1.1],
+        "retries": [-1],
+        "checkpoint_steps": [0],
+        "keep": [65],
+        "agents": [0],
+        "seed": [-1],
+    },
+    EvolutionConfig: {"fresh": [-0.1, NAN]},
+    Stop: {"trials": [0, 1.5], "steps": [-1], "seconds": [0, INF, "5"]},
+    pods: {"count": [0, "many"], "cpus": [0.0, NAN], "gpus": [-1.0, 1.5], "timeout": [INF]},
     worlds: {
         "variant": ["full"],
         "num_envs": [0, 2.5],
@@ -74,7 +92,7 @@ def test_a_setting_out_of_range_is_refused_by_name(kind, name, value):
         pytest.importorskip("mujoco")
     with pytest.raises(InputError) as refused:
         kind(**{name: value})
-    assert refused.value.argument == name
+    assert refused.value.argument == {Stop: "stop.", pods: "pods."}.get(kind, "") + name
     assert str(value)[:20] in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -1,12 +1,10 @@
-"""Stop rules of a tournament, and settings that are refused."""
+"""Stop rules of a tournament."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
 from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of, shuffled
 
-from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament import scheduler
 from finpod.tournament.evolution import EvolutionConfig
@@ -29,8 +27,8 @@ def ended(store):
 
 
 @MODES
-@pytest.mark.parametrize("slots", [1, 3, 9])
-@pytest.mark.parametrize("count", [1, 4, 6, 12])
+@pytest.mark.parametrize("slots", [1, 9])
+@pytest.mark.parametrize("count", [1, 6, 12])
 def test_it_stops_after_so_many_trials(store, mode, slots, count):
     board = play(store, plan_of(mode=mode, stop=Stop(trials=count)), shuffled(slots))
     assert trials(board) == list(range(count))
@@ -64,30 +62,6 @@ def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeyp
     board = play(store, plan_of(mode="async", stop=Stop(seconds=35)), Made(3, fate=fate))
     assert trials(board) == [0, 1, 2, 3, 4, 5]  # at 0, 10, 20 and 30 s one began; two were under way
     assert ended(store) == "35 seconds"
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        *((Stop, "trials", value) for value in (0, 1.5)),
-        (Stop, "steps", -1),
-        *((Stop, "seconds", value) for value in (0, math.inf, "5")),
-        (Plan, "mode", "turns"),
-        (Plan, "alike", 1.1),
-        (Plan, "retries", -1),
-        (Plan, "checkpoint_steps", 0),
-        (Plan, "keep", 65),
-        (Plan, "agents", 0),
-        (Plan, "seed", -1),
-        *((EvolutionConfig, "fresh", value) for value in (-0.1, 1.1, math.nan)),
-    ],
-)
-def test_an_invalid_setting_is_refused_by_name(kind, name, value):
-    with pytest.raises(InputError) as raised:
-        kind(**{name: value})
-    assert raised.value.argument == (f"stop.{name}" if kind is Stop else name)
-    assert repr(value) in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_every_level_learns_however_few_the_steps():
