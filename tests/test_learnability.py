@@ -1,4 +1,4 @@
-"""Agents learn a planted signal, and nothing without one. Small sizes here; full sizes are marked slow."""
+"""Agents learn a planted signal, and nothing without one."""
 
 import time
 
@@ -19,19 +19,16 @@ WARM_UP = 260
 
 
 DAYS = 2500
-SMALL = {"num_envs": 128, "start_groups": 32, "updates": 60}
-BRIEF = SMALL | {"updates": 20}
-FULL = {"num_envs": 512, "start_groups": 64, "updates": 60}
 
 
-def train_on(market, size, seed, out):
+def train_on(market, updates, seed, out):
     """One agent on the first four fifths, the last year of them for validation; and the unseen last fifth."""
     days, unseen = market.dates, len(market.dates) * 4 // 5
     began = time.process_time()
     agent = finpod.train(
         market=market, train=(days[WARM_UP], days[unseen - 201]), validation=(days[unseen - 200], days[unseen - 1]),
-        out=out, agents=1, rounds=1, keep=1, hold=1, seed=seed, num_envs=size["num_envs"], start_groups=size["start_groups"],
-        steps=size["updates"] * size["num_envs"] * 16, config=PPOConfig(num_steps=16, learning_rate=1e-3, gamma=0.9),
+        out=out, agents=1, rounds=1, keep=1, hold=1, seed=seed, num_envs=128, start_groups=32, steps=updates * 128 * 16,
+        config=PPOConfig(num_steps=16, learning_rate=1e-3, gamma=0.9),
     )  # fmt: skip
     assert time.process_time() - began < BUDGET
     return agent, {"start": days[unseen], "end": days[-1]}
@@ -81,10 +78,10 @@ def test_d23_a_move_that_can_be_seen_coming_is_taken(tmp_path, fill, beside_anot
     assert market.close[360, 0] == market.close[350, 0]
 
 
-def share_of_the_oracle(seed, size, out):
+def share_of_the_oracle(seed, out):
     """Information ratio over equal weight on unseen days, as a share of the oracle's, and the cost-free interval of the excess."""
     market = simulate_market(names=20, days=DAYS, signal=0.1, seed=seed)
-    agent, unseen = train_on(market, size, seed, out)
+    agent, unseen = train_on(market, 60, seed, out)
     own, oracle = (finpod.backtest(strategy, market, **unseen) for strategy in (agent, market.oracle))
     ratios = [excess.mean() / excess.std() * 252**0.5 for excess in map(excess_returns, (own, oracle))]
     assert ratios[1] > 1.5
@@ -92,26 +89,19 @@ def share_of_the_oracle(seed, size, out):
     return ratios[0] / ratios[1], bootstrap_interval(excess_returns(free))
 
 
-def sizes(small):
-    """A journey of a small size, and the full one among the slow tests."""
-    return pytest.mark.parametrize(
-        "size", [pytest.param(small, marks=pytest.mark.journey), pytest.param(FULL, marks=pytest.mark.slow)]
-    )
-
-
-@sizes(SMALL)
-def test_a_planted_signal_is_learnt(size, tmp_path):
-    shares, intervals = zip(*(share_of_the_oracle(seed, size, tmp_path / str(seed)) for seed in range(3)), strict=True)
+@pytest.mark.journey
+def test_a_planted_signal_is_learnt(tmp_path):
+    shares, intervals = zip(*(share_of_the_oracle(seed, tmp_path / str(seed)) for seed in range(3)), strict=True)
     assert np.median(shares) >= 0.5, shares
     assert sum(low > 0 for low, _ in intervals) >= 2, intervals  # the yardstick of the negative control does see skill
 
 
-@sizes(BRIEF)
-def test_nothing_is_learnt_where_there_is_nothing(size, tmp_path):
+@pytest.mark.journey
+def test_nothing_is_learnt_where_there_is_nothing(tmp_path):
     covered = []
     for seed in range(5):
         market = simulate_market(names=20, days=DAYS, signal=0.0, seed=seed)
-        agent, unseen = train_on(market, size, seed, tmp_path / str(seed))
+        agent, unseen = train_on(market, 20, seed, tmp_path / str(seed))
         values = excess_returns(finpod.backtest(agent, market, costs=FREE, **unseen))
         assert values.std() > 1e-6  # it does differ from equal weight
         low, high = bootstrap_interval(values)

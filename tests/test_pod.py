@@ -9,7 +9,6 @@ from made_agents import (
     STEPS_AN_UPDATE,
     TRAIN,
     VALIDATION,
-    make_pod,
     make_setup,
     settings,
     train_slice,
@@ -160,11 +159,3 @@ def test_threads_are_those_of_the_setup_during_a_slice_and_what_they_were_after_
     train_slice(setup, settings(), None, 32, 32)
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
-
-
-def test_accounts_start_on_the_agents_own_days(market):
-    first, again, other = (make_pod(market, seed=seed).env.observe().row for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert (first >= TRAIN[0]).all()
-    assert (first < TRAIN[1]).all()

