@@ -126,7 +126,7 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
-        query = self._ray.nodes  # the thread may outlive this executor: its reference to self would keep the context alive
+        query = self._ray.nodes  # without self, whose context a thread that never ends would keep alive
 
         def ask() -> None:
             try:
