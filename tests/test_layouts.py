@@ -19,7 +19,7 @@ STYLES = {
     "comma": (";", lambda number: f"{number:,.2f}".replace(",", "\u00a0").replace(".", ",")),
 }
 BLANK = ["", "null", "N/A", "-", "nan", "None"]
-LAYOUTS = ["long", "wide", "field first", "ticker first", "labels", "index", "index of tickers", "folder"]
+LAYOUTS = ["long", "wide", "field first", "ticker first", "index", "index of tickers", "folder"]
 
 
 @st.composite
@@ -68,11 +68,8 @@ def laid_out(market, layout, named, swapped):
     else:
         table = market.unstack()
         table = table.swaplevel(axis=1).sort_index(axis=1) if layout == "ticker first" else table
-    if layout == "labels":
-        table.columns = [f"{ticker}.{field}" if swapped else f"{field}_{ticker}" for field, ticker in table.columns]
     levels = table.columns.nlevels
     called = ["ticker" if label == "ticker" else "field" for label in table.columns.names] if named else [None] * levels
-    called = [None] if layout == "labels" else called
     table = table.rename_axis(called if levels > 1 else called[0], axis=1)
     return table if named else table.rename_axis(None)
 
@@ -83,13 +80,10 @@ def refused(market, layout, kind, named, **_):
     words = [name for name in names if field_of(name)]
     if layout == "wide":
         return "LAST" in names or 3 * len(words) > len(names)
-    if layout == "labels":
-        return bool(words)
-    blank, numbers = set(names) <= {"NA", "NAN"}, "10107" in names
     if layout.startswith("index") and not named:  # whole numbers without a name may be row numbers
         fields = "LAST" in names and len(words) == len(names)  # then they may be fields, one value a row
-        return fields or blank or names == ["10107"]
-    return layout == "field first" and kind == "csv" and not named and (numbers or blank)
+        return fields or set(names) <= {"NA", "NAN"} or names == ["10107"]
+    return layout in ("field first", "ticker first") and kind == "csv" and not named
 
 
 def write(table, path, style, blank, **_):
@@ -108,7 +102,6 @@ def write(table, path, style, blank, **_):
 def test_every_layout_is_read_back_as_it_was(tmp_path_factory, market, how):
     names = list(market.index.unique("ticker"))
     assume(how["layout"] != "wide" or not all(map(field_of, names)))  # Date,LAST is of one asset
-    assume(how["layout"] != "labels" or names != ["LAST"])  # close_LAST is what Nasdaq.com calls the close
     folder = tmp_path_factory.mktemp("market")
     if how["layout"] == "folder":
         path = folder

@@ -11,7 +11,6 @@ DAYS = {
 }
 """Day of January 2024 -> what a row says of it: `c` is the close of AAPL, `e` that of MSFT."""
 ONE = {
-    "Yahoo export": "Date,Open,High,Low,Close,Adj Close,Volume\n{iso},9,12,8,{c}.000000,{c}.000000,1000",
     "yfinance history": "Date,Open,Close,Dividends,Stock Splits\n{iso} 00:00:00-05:00,9.5,{c},0.0,0.0",
     "yfinance, line of tickers cut": "Price,Close,High\nDate,,\n{iso},{c},12",
     "Nasdaq.com": 'Date,Close/Last,Volume,Open,High,Low\n01/{d}/2024,${c},"4,272,703",$9,$12,$8',
@@ -22,14 +21,10 @@ ONE = {
     "tabs, no name for the date": "\tOpen\thIgH\tLow\tClose\n{iso} 16:00:00-05:00\t9\t12\t8\t{c}",
     "WSJ": "Date, Open, High, Low, Close, Volume\n01/{d}/24, 9, 12, 8, {c}, 5",
     "Investing.com": '\ufeff"Date","Price","Open","Vol.","Change %"\n"01/{d}/2024","{c}","9","1.23M","-0.52%"',
-    "Investing.com in German": '"Datum","Zuletzt","Eröffn.","Vol.","+/- %"\n"{d}.01.2024","{c},0","9,0","1,23M","-0,52%"',
-    "Polygon, single letters": "v,vw,o,c,h,l,t,n\n5,9,9,{c},12,8,{s}000,5",
     "ccxt": "timestamp,open,high,low,close,volume\n{s}000,9,12,8,{c},1.5",
     "Tiingo": "date,close,adjClose,divCash,splitFactor\n{iso}T00:00:00.000Z,{c},{c},0.0,1.0",
     "MetaTrader": "<DATE>\t<OPEN>\t<CLOSE>\t<TICKVOL>\t<VOL>\n2024.01.{d}\t9\t{c}\t5\t0",
-    "Bitstamp": "Timestamp,Open,High,Low,Close,Volume_(BTC),Weighted_Price\n{s},9,12,8,{c},5,5",
     "Binance": "Open time,Open,Close,Close time,Ignore\n{s}000,9,{c},1704239999999,0",
-    "Refinitiv": "Exchange Date,Close,Net,%Chg\n{d}-Jan-2024,{c},1,0.1%",
     "Dukascopy": "Local time,Open,Close\n{d}.01.2024 00:00:00.000 GMT-0500,9,{c}",
 }
 """Vendor -> header and row of a file of one asset."""
@@ -38,23 +33,14 @@ TWO = {
     "yfinance by ticker": "Ticker,AAPL,AAPL,MSFT,MSFT\nPrice,Open,Close,Open,Close\nDate,,,,\n{iso},9,{c},19,{e}",
     "yfinance, no names of levels": ",Adj Close,Close,Close\n,AAPL,AAPL,MSFT\nDate,,,\n{iso},5,{c},{e}",
     "yfinance, read and written again": "Price,Close,Close.1,High\nTicker,AAPL,MSFT,AAPL\nDate,,,\n{iso},{c},{e},1",
-    "two levels, nothing named": ",close,close\n,AAPL,MSFT\n{iso},{c},{e}",
-    "Bloomberg in a spreadsheet": ",AAPL,,MSFT,\nDates,PX_LAST,PX_VOLUME,PX_LAST,PX_VOLUME\n{iso},{c},1,{e},2",
-    "quantmod": '"","AAPL.Open","AAPL.Close","MSFT.Close"\n"{iso}",9,{c},{e}',
-    "fields before tickers": "Date,Close_AAPL,Close_MSFT,Adj Close_AAPL\n{iso},{c},{e},1",
-    "tuples": "Date,\"('Close', 'AAPL')\",\"('Close', 'MSFT')\"\n{iso},{c},{e}",
     "wide": "Date,AAPL,MSFT\n{iso},{c},{e}",
     "CRSP": "PERMNO,date,TICKER,COMNAM,BIDLO,ASKHI,PRC,RET\n1,{num},AAPL,APPLE INC,9,12,{c},C\n2,{num},MSFT,MS,9,31,{e},C",
     "Compustat": "gvkey,iid,datadate,tic,prccd\n001690,01,{iso},AAPL,{c}\n012141,01,{iso},MSFT,{e}",
-    "Quandl": "ticker,date,close,ex-dividend,split_ratio,adj_open\nAAPL,{iso},{c},0.0,1.0,9\nMSFT,{iso},{e},0.0,1.0,9",
     "Alpaca": "symbol,timestamp,close,vwap\nAAPL,{iso} 05:00:00+00:00,{c},9\nMSFT,{iso} 05:00:00+00:00,{e},9",
     "Polygon": "ticker,close,window_start,transactions\nAAPL,{c},{s}000000000,5\nMSFT,{e},{s}000000000,5",
     "Kaggle, tickers last": "date,open,close,Name\n{iso},9,{c},AAPL\n{iso},9,{e},MSFT",
     "Kaggle, brands": "Date,Close,Brand_Name,Ticker,Country\n{iso},{c},apple,AAPL,usa\n{iso},{e},microsoft,MSFT,usa",
-    "Kaggle, indices": "Index,Date,Close\nAAPL,{iso},{c}\nMSFT,{iso},{e}",
     "Tushare": ",ts_code,trade_date,close,vol\n0,AAPL,{num},{c},5\n1,MSFT,{num},{e},5",
-    "Barchart": "Symbol,Time,Open,Last,%Chg\nAAPL,01/{d}/2024,9,{c},1%\nMSFT,01/{d}/2024,9,{e},1%",
-    "SimFin": "Ticker;SimFinId;Date;Close;Dividend\nAAPL;1;{iso};{c};\nMSFT;2;{iso};{e};",
     "NSE": "SYMBOL,SERIES,CLOSE,LAST,TIMESTAMP,ISIN,\nAAPL,EQ,{c},8,{d}-JAN-2024,INE1,\nMSFT,EQ,{e},8,{d}-JAN-2024,INE2,",
 }
 """Vendor -> header and rows of a file of AAPL and MSFT."""

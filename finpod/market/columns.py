@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,50 +21,39 @@ NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "s
 _WORDS = {
     "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
     dlycaldt exchangedate observationdate pricedate quotedate asofdate businessdate dtyyyymmdd windowstart opentime
-    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp t ts dt datum fecha data""",
+    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp ts dt""",
     "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol actsymbol tscode stockcode seccode
     securitycode code instrument instrumentid instrumentcode security securityid asset assetid underlying
     underlyingsymbol underlyingticker stock stockid contract pair currencypair coin scrip scripcode ric permno sid secid
     gvkey isin figi cusip ncusip sedol wkn""",
     "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
     longname brandname""",
-    "others": """adjopen adjhigh adjlow adjvolume unadjustedvolume vwap average avg mid bid ask spread trades tradecount
-    count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime pctchange
-    pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout sharesoutstanding
-    prevclose preclose previousclose currency exchange mic market country sector industry industrytag per period interval
-    frequency timeframe time label note notes comment series source variation var + capitalgains tickvol factor member
-    benchmarkclose benchmarkopen year month""",
+    "others": """adjopen adjhigh adjlow adjvolume adjusted vwap average bid ask spread trades transactions turnover amount change
+    changepercent pctchange chg ret return returns openinterest openint marketcap currency exchange mic market country
+    sector industry industrytag per period interval frequency timeframe time label note notes comment series source capitalgains
+    tickvol factor member benchmarkclose benchmarkopen""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
 """Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
 is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
 
-_CLOSES = {
-    "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
-    "last": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
-    ultimo""",
-}
+_ANY_PRICE = "last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value"
 _SPELLINGS = {
-    "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
-    ouverture apertura abertura""",
-    "high": "high highprice pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima",
-    "low": "low lowprice pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima",
-    "close": f"{_CLOSES['close']} {_CLOSES['last']}",
-    "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
-    adjustedprice adjusted adj""",
-    "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty volumen volumes
-    stucke""",
+    "open": "open openprice pxopen openprc dlyopen prcod",
+    "high": "high highprice pxhigh askhi dlyhigh prchd",
+    "low": "low lowprice pxlow bidlo dlylow prcld",
+    "close": f"close closeprice closingprice closelast {_ANY_PRICE}",
+    "adj_close": "adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice adjustedprice",
+    "volume": "volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty",
     "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 """Field -> words for it, the preferred word first. If several columns match a field, the first in this order is read."""
-ANY_PRICE = frozenset(_CLOSES["last"].split())
+ANY_PRICE = frozenset(_ANY_PRICE.split())
 """Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
-_LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Single-letter column names, as in JSON interfaces -> fields."""
 _KNOWN = frozenset((*_OTHERS, *_FIELDS))
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -76,10 +64,8 @@ _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.
 
 
 def word(label: Any) -> str:
-    """Return the label in lower case without accents, numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
-    text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
-    text = "".join(character for character in text if not unicodedata.combining(character))
-    return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
+    """Return the label in lower case without numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
+    return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()\ufeff-]+", "", str(label).strip().lower())
 
 
 def field_of(label: Any) -> str | None:
@@ -92,13 +78,6 @@ def fields_of(labels: Iterable[Any]) -> dict[str, str]:
     words = {word(label) for label in labels}
     read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
     return {spelled: field for field, spelled in read.items() if spelled is not None}
-
-
-def _spelled_out(labels: Sequence[str]) -> list[str]:
-    """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
-    known = {*DATES, *TICKERS, *DESCRIPTIONS, *_OTHERS}
-    bars = {"o", "h", "l", "c"} <= set(labels) and all(label in _LETTERS or word(label) in known for label in labels)
-    return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
 
 
 def is_unnamed(label: Any) -> bool:
@@ -188,7 +167,6 @@ def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
             columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
     body = frame.reset_index(drop=True)
     header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
-    header = header if len(header) == 2 else [_spelled_out(header[0])]
     for position, labels in enumerate(zip(*header, strict=True)):
         values = plain(body.iloc[:, position])
         named = [label for label in labels if not is_unnamed(label)]
@@ -214,10 +192,8 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     if not ranks:
         ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
     if not ranks[min(ranks)]:
-        if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
-            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column date, nor another column of dates; {shown}")
+        raise DataError(f"{name} has no column date, nor another column of dates; {shown}. Each date must be a row")
     best, *others = ranks[min(ranks)]
     others += [column for rank in ranks.values() for column in rank if column.level]
     for other in others:

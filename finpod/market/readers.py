@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
 from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, word
-from finpod.market.parsing import BLANK, holds_dates, is_ticker, normal_ticker
+from finpod.market.parsing import BLANK, holds_dates
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
@@ -126,9 +126,8 @@ class _Header(NamedTuple):
 def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
     """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
 
-    A second line belongs to the header if it has tickers below fields, or fields below tickers. Fields are recognised by their
-    names. Tickers are recognised by the name of their level, by a following line with the name of the index, or because each
-    has a close and the first column has no value.
+    A second line belongs to the header if its first cell or that of the first line is a word such as Ticker, above or below
+    fields; or if the third line has only the name of the index, as pandas writes it.
     """
     start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
@@ -138,38 +137,27 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
         raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
     followed = _names_the_index(third)
     labels: list[Any] = list(upper)
-    levels, count, blank = None, 1, ("", "")
-    if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
-        if word(lower[0]) in TICKERS:
-            upper = [_without_number(label) for label in upper]
-        for at in range(2, len(upper)):  # merged cells of a spreadsheet
-            upper[at] = upper[at] or upper[at - 1]
-        dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
-        labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
+    levels, count = None, 1
+    if len(upper) == len(lower) > 1 and (followed or _is_second_line(upper, lower)):
+        upper = [_without_number(label) for label in upper]
+        labels = [(third[0] if followed else "", ""), *zip(upper[1:], lower[1:], strict=True)]
         levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
     elif _names_the_index(lower):
         labels[0], count = lower[0], 2
     if len(rows) > start + count:
         number, values = rows[start + count]
         if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
-            labels.append(blank if levels else "")
+            labels.append(("", "") if levels else "")
         return _Header(labels, levels, number)
     return _Header(labels, levels, rows[-1][0] + 1)
 
 
-def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
-    """Return True if the second line of a CSV belongs to its header (see `_header_of`)."""
-    called = word(lower[0]) in TICKERS and word(upper[0]) not in (*TICKERS, *DESCRIPTIONS, *DATES)
-    pairs = list(zip(upper[1:], lower[1:], strict=True))
-    closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
-    dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
-    below = {label for label in lower[1:] if label}
-    spelled = not {label.lower() for label in below} <= set(BLANK) and not numbers
-    tickers = spelled and all(is_ticker(normal_ticker(label)) for label in below)
-    if closes and not dated and (called or followed or (tickers and not lower[0] and below <= closes)):
-        return True
-    fields_below = any(field_of(label) == "close" for label in below) and not (dated or numbers)
-    return fields_below and (not closes or word(upper[0]) in TICKERS)
+def _is_second_line(upper: list[str], lower: list[str]) -> bool:
+    """Return True if one of two lines is named as tickers, such as Ticker, and the other one has fields."""
+    one, other = (line[0] != "" and word(line[0]) in TICKERS for line in (upper, lower))
+    fields = lower if one else upper
+    others = any(map(_is_date, lower)) or word(upper[0]) in (*DESCRIPTIONS, *DATES)
+    return one != other and not others and any(field_of(_without_number(label)) == "close" for label in fields[1:])
 
 
 def _without_number(label: str) -> str:
