@@ -1,6 +1,5 @@
-"""Clips of locomotion agents: frames, the command, the training report, and errors of one line."""
+"""Clips of locomotion agents: frames, the command, and errors of one line."""
 
-import base64
 import io
 import json
 import os
@@ -14,14 +13,11 @@ import numpy as np
 import pytest
 import torch
 from made_saved import SAVED
-from test_accessibility import assert_order
 
 import finpod
 from finpod.cli import main
 from finpod.envs.locomotion import render
 from finpod.envs.locomotion.environment import make_locomotion
-from finpod.report.training import render_training_report
-from finpod.tournament.history import read_history
 
 pytest.importorskip("mujoco")
 PROBE = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 16, 16).render()"
@@ -108,8 +104,6 @@ def test_a_gif_lasts_as_long_as_what_it_shows(interval):
     assert len(frames) == 40
     assert sum(duration for _, duration in frames) == pytest.approx(1000 * 40 * interval, abs=10)
     assert np.abs(np.stack([frame for frame, _ in frames]) - drawn).max() < 32
-    ((still, _),) = images(render.png(film))
-    np.testing.assert_array_equal(still, film.frames[0])
 
 
 def test_the_camera_follows_the_body(graphics):
@@ -168,27 +162,3 @@ def test_a_missing_package_is_named(work, capsys, monkeypatch):
 def test_without_graphics_one_line_says_what_to_install(no_graphics, work, capsys):
     assert "libosmesa6" in failure(capsys, "render hop")
     assert not Path("reports").exists()
-
-
-# --- the training report --------------------------------------------------------------------------------------------------
-
-
-def test_the_report_shows_the_best_agent(graphics, work):
-    page = render_training_report(read_history("strategies/hop"))
-    moving, still = (re.search(rf'{name}="data:image/{kind};base64,([^"]*)"', page)[1]
-                     for name, kind in (("src", "gif"), ("srcset", "png")))  # fmt: skip
-    assert len(images(base64.b64decode(moving))) >= 2
-    assert len(images(base64.b64decode(still))) == 1
-    assert re.search(r'alt="Hopper-v5: the body of agent 0-0 moves', page)
-    assert "<summary>Hopper-v5, standard variant: 11 inputs, 3 actions</summary>" in page
-    assert re.search(r"Agent 0-0 in one episode under its mean actions: return \d+\.\d in \d+ steps", page)
-    assert not re.search(r'(src|href|srcset)="(?!#|data:)', page)
-    assert_order(page, scopes={"col", "row"})
-    assert 'id="clip"' in page
-
-
-def test_without_graphics_the_report_has_a_line_instead(no_graphics, work, recwarn):
-    page = render_training_report(read_history("strategies/hop"))
-    assert "There is no clip: MuJoCo cannot draw" in page
-    assert "<img" not in page
-    assert not recwarn.list

@@ -13,11 +13,10 @@ from finpod.report import training_charts
 from finpod.report.pages import duration
 from finpod.report.svg import draw
 from finpod.report.training import render_training_report
-from finpod.report.training_charts import CHARTS, ROWS, Training, working_time
+from finpod.report.training_charts import CHARTS, Training, working_time
 from finpod.storage import Store
 from finpod.tournament.history import History, read_history
-from finpod.tournament.leaderboard import Loss, Trial, ranked
-from finpod.tournament.lineage import lineage
+from finpod.tournament.leaderboard import Loss, Trial
 from finpod.tournament.log import TrialLog
 from finpod.workers.executor import Placement
 
@@ -46,25 +45,6 @@ def made(trials, **header):
     log = TrialLog(Store("nowhere"))
     log.header, log.board.trials = {"plan": {"rounds": 3}, **header}, list(trials)
     return History(name="made", where="nowhere", finished=False, logs=(log,))
-
-
-def field(count, levels=4):
-    """A large tournament: a third of its trials go on, a third are copies, a third begin untrained."""
-    random = np.random.default_rng(3)
-    trials = []
-    for number in range(count):
-        before = [one for one in trials if one.level < levels]
-        kind = random.integers(3) if before else 0
-        score, start = float(random.normal()), 10.0 * (number // 8)
-        if kind == 0:
-            trials.append(trial(number, score, start=start, pod=number % 8))
-            continue
-        source = before[int(random.integers(len(before)))]
-        onward = kind == 1 and not any(one.agent == source.agent and one.level > source.level for one in trials)
-        own = {"agent": source.agent, "parent": source.parent} if onward else {"parent": source.agent, "copied": True}
-        own |= {"start": start, "pod": number % 8, "level": source.level + 1, "source": source.number}
-        trials.append(trial(number, score, **own))
-    return trials
 
 
 def chart(trials, name):
@@ -150,44 +130,6 @@ def test_a_page_is_escaped_and_many_failures_are_cut(history):
     assert ("reason 49" in seen, "reason 50" in seen) == (True, False)
 
 
-def test_a_large_tournament_is_drawn_small_with_the_best_and_their_ancestors():
-    page = render_training_report(made(field(2_100)))
-    assert len(page.encode()) < 3e6
-    assert "Of 2,100 trials" in page
-    trials = field(500)
-    chosen = Training(made(trials)).drawn
-    numbers = {one.number for one in chosen}
-    assert 80 < len(chosen) <= 100
-    assert all(one.source in numbers for one in chosen if one.source is not None)
-    assert {one.number for one in ranked(trials)[:20]} <= numbers
-    assert Training(made(trials[:200])).drawn == trials[:200]
-
-
-def test_lines_of_the_tree_cross_no_dot_and_no_name():
-    branches = lineage(field(200))
-    spot = {one.number: row for row, branch in enumerate(branches) for one in branch.trials}
-    for row, branch in enumerate(branches):
-        first = branch.trials[0]
-        if not first.copied:
-            continue
-        above = spot[first.source]
-        assert above < row
-        begins = [between.trials[0].level for between in branches[above + 1 : row]]
-        assert all(level >= first.level for level in begins)  # the line goes down at the level before
-
-
-def test_the_tree_is_drawn_in_pieces_that_fit_on_a_page():
-    trials = field(150)
-    first, agents = chart(trials, "tree"), len({one.agent for one in trials})
-    charts = [first, *first.more]
-    assert len({one.title for one in charts}) == len(charts)
-    assert all(one.title.endswith(f"part {i} of {len(charts)}") for i, one in enumerate(charts, 1))
-    counts = [int(one.alt.split()[0]) for one in charts]
-    assert (sum(counts), max(counts) <= ROWS) == (agents, True)
-    heights = [float(re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', one.svg)[2]) for one in charts]
-    assert max(heights) <= 8 * 72 * 1.4  # as high as A4 is, at its width
-
-
 def test_time_at_work_leaves_out_pauses():
     times = [(0.0, 100.0), (50.0, 130.0), (231.0, 300.0), (5000.0, 5100.0)]
     clock = working_time([Placement("a", 1, *each) for each in times[::-1]])
@@ -214,10 +156,10 @@ def test_every_pod_has_a_row_with_its_slices_and_losses(monkeypatch):
     assert ("2 more pods" in many.alt, ">node 3<" in many.svg) == (True, False)
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [(10, "seconds"), (600, "minutes"), (20_000, "hours")])
-def test_an_axis_has_a_fitting_unit(seconds, unit):
-    place = Placement("node", 1, BEGAN, BEGAN + seconds)
-    assert unit in chart([trial(0, places=(place,))], "time").title
+def test_an_axis_has_a_fitting_unit():
+    for seconds, unit in ((10, "seconds"), (600, "minutes"), (20_000, "hours")):
+        place = Placement("node", 1, BEGAN, BEGAN + seconds)
+        assert unit in chart([trial(0, places=(place,))], "time").title
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,6 @@ class Chart(NamedTuple):
     svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
     curves: tuple[str, ...] = ()  # keys of the legend
     wide: bool = False  # True for the whole width of the page
-    more: tuple[Chart, ...] = ()  # further charts below it, if one drawing does not fit on a page
 
 
 class Line(NamedTuple):

@@ -12,7 +12,6 @@ import numpy as np
 from finpod.active import SMALL, near_baseline
 from finpod.features.panel import MOST_UNDEFINED
 from finpod.periods import aside
-from finpod.report import clip
 from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
@@ -132,11 +131,10 @@ LAYOUT = Layout(
     ),
     sections=(
         Section("scores", "Scores", _score),
-        Section("clip", "The best agent", lambda run: clip.section(run.history)),
         Section("best", "Best trials", _best),
         Section("figures", "Training and validation", _figures),
         Section("won", "Winning settings", _won),
-        Section("lineage", "Lineage", lambda run: {"branches": lineage(run.drawn)}),
+        Section("lineage", "Lineage", lambda run: {"branches": lineage(run.trials)}),
         Section("pods", "Pods"),
         Section("provenance", "Provenance", lambda run: {"groups_of_run": provenance(run.history)}),
     ),

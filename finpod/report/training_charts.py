@@ -1,41 +1,32 @@
-"""Charts of a training report: scores, the tree of agents, and the pods over time."""
+"""Charts of a training report: scores, and the pods over time."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from finpod.measures import Array
-from finpod.report.svg import PALETTE, WIDE_TEXT, Chart, Shown, Spec, new_figure, short_amount, to_svg
+from finpod.report.svg import PALETTE, Chart, Shown, Spec, new_figure, short_amount, to_svg
 from finpod.tournament.history import History
-from finpod.tournament.leaderboard import Trial, ranked
-from finpod.tournament.lineage import Branch, lineage
+from finpod.tournament.leaderboard import ranked
 from finpod.tournament.selection_bias import SelectionBias, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
 """Most dots in a chart of scores. Of more trials, every k-th is drawn."""
-TREE, BEST = 200, 100
-"""Most trials for a complete tree. Of more trials, the best and their ancestors are drawn, `BEST` in all."""
-ROWS, PODS = 45, 40
-"""Most agents in one drawing of the tree, which must fit on a page, and most pods in the chart of pods."""
+PODS = 40
+"""Most pods in the chart of pods."""
 PALE = 0.25
-"""Opacity of the lowest score and of the first round."""
+"""Opacity of the first round in the chart of pods."""
 PAUSE = 600
 """Longest time in seconds without a working pod that still counts as working time."""
-
-Key = tuple[int, int]
-"""Seed of a tournament, and number of a trial in it."""
 
 
 class WorkingTime(NamedTuple):
@@ -98,27 +89,6 @@ class Training:
         ]
         return pd.DataFrame(rows, columns=["pod", "round", "started", "ended"]).sort_values("started", kind="stable")
 
-    @cached_property
-    def drawn(self) -> list[Trial]:
-        """Trials in the tree: all, or, of more than `TREE`, the best and their ancestors."""
-        if len(self.trials) <= TREE:
-            return list(self.trials)
-        sources: dict[Any, Any] = {_key(trial): (trial.run, trial.source) for trial in self.trials}
-        chosen: set[Any] = set()
-        for key in map(_key, self.ranked):
-            line = set(chosen)
-            while key in sources:
-                line.add(key)
-                key = sources[key]
-            if len(line) > BEST:
-                break
-            chosen = line
-        return [trial for trial in self.trials if _key(trial) in chosen]
-
-
-def _key(trial: Trial) -> Key:
-    return trial.run, trial.number
-
 
 def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
     """Return the scores over working time or environment steps, with the best so far of each tournament."""
@@ -149,68 +119,6 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
     return Shown(alt, paint=paint, legend=legend, note="" if by_steps else f" ({unit} of work)")
 
 
-def _tree(run: Training) -> Chart:
-    """Return the tree of agents: a row an agent, rounds along the x axis, and a line from each copy to its parent's trial.
-
-    The latest copies of an agent are next to it, so that no line crosses a dot or a name. A new drawing begins before an
-    agent that started untrained if its descendants do not fit.
-    """
-    branches = lineage(run.drawn)
-    begins = [row for row, branch in enumerate(branches) if branch.depth == 0] + [len(branches)]
-    groups: list[list[Branch]] = [[]]
-    for first, end in itertools.pairwise(begins):
-        for start in range(first, end, ROWS):
-            piece = branches[start : min(start + ROWS, end)]
-            if len(groups[-1]) + len(piece) > ROWS:
-                groups.append([])
-            groups[-1] += piece
-    scored = [_key(one) for one in ranked(run.drawn) if not math.isnan(one.score)]
-    strength = dict(zip(scored, np.linspace(1, PALE, len(scored)), strict=True))
-    levels = max(trial.level for trial in run.drawn)
-    charts = []
-    for place, group in enumerate(groups):
-        title = f"Tree of agents, part {place + 1} of {len(groups)}" if len(groups) > 1 else "Tree of agents"
-        alt = f"{len(group)} agents, by the round of their trials. The same tree is below as text."
-        svg = to_svg(_draw_tree(group, strength, levels), f"tree{place}")
-        charts.append(Chart(title, alt, svg, wide=True))
-    return charts[0]._replace(more=tuple(charts[1:]))
-
-
-def _draw_tree(rows: Sequence[Branch], strength: Mapping[Key, float], levels: int) -> Figure:
-    """Return the drawn tree. Dots of high scores are dark, kept trials have a thick ring, and failed ones are crosses."""
-    figure, axes = _rows_figure(len(rows), 0.17)
-    spots = {_key(one): (one.level, row) for row, branch in enumerate(rows) for one in branch.trials}
-    lines: list[list[Key]] = []
-    for row, branch in enumerate(rows):
-        first, last = branch.trials[0], branch.trials[-1]
-        lines.append([(first.level, row), (last.level, row)])
-        if first.copied and (above := spots.get((first.run, first.source or 0))):
-            lines.append([above, (above[0], row), (first.level, row)])
-        end, beside = (last.level, row), (7, 0)  # in points
-        axes.annotate(_name(branch), end, beside, textcoords="offset points", va="center", fontsize=WIDE_TEXT)
-    axes.add_collection(LineCollection(lines, colors=PALETTE["muted"], linewidths=0.8, zorder=1))
-    trials = [one for branch in rows for one in branch.trials]
-    live, failed = ([one for one in trials if (one.state == "failed") == is_failed] for is_failed in (False, True))
-    fills = [(PALETTE["strategy"], strength.get(_key(one), 0.0)) for one in live]
-    edges = [PALETTE["ink" if one.kept else "strategy" if _key(one) in strength else "muted"] for one in live]
-    widths = [1.6 if one.kept else 0.8 for one in live]
-    (x, y), crosses = (np.reshape([spots[_key(one)] for one in group], (-1, 2)).T for group in (live, failed))
-    axes.scatter(x, y, s=36, color=PALETTE["card"], zorder=2)  # hides lines behind pale dots
-    axes.scatter(x, y, s=36, facecolors=fills, edgecolors=edges, linewidths=widths, zorder=2)
-    axes.scatter(crosses[0], crosses[1], s=25, marker="x", color=PALETTE["danger"], linewidths=1.4, zorder=2)
-    axes.set_xlim(0.85, levels + max(levels - 1, 1) * 0.22 + 0.15)
-    axes.set_xticks(range(1, levels + 1), [f"round {level}" for level in range(1, levels + 1)] if levels < 9 else None)
-    axes.set_yticks([])
-    return figure
-
-
-def _name(branch: Branch) -> str:
-    """Return the name of an agent with its best score or, without a score, its state."""
-    scores = [trial.score for trial in branch.trials if not math.isnan(trial.score)]
-    kept = ", kept" if any(trial.kept for trial in branch.trials) else ""
-    return f"{branch.agent}  {max(scores):.3f}{kept}" if scores else f"{branch.agent}  {branch.trials[-1].state}"
-
-
 def _pods(run: Training) -> Chart | str:
     """Return the pods over time: a row a pod, with slices coloured by round. The last row has a cross for each lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
@@ -220,7 +128,12 @@ def _pods(run: Training) -> Chart | str:
     shown = list(pods[:PODS])
     times = np.array([loss.at for trial in run.trials for loss in trial.lost])
     lost = clock.at(times[np.isfinite(times)]) / length
-    figure, axes = _rows_figure(len(shown) + bool(len(lost)), 0.2, left=1.15)
+    rows = len(shown) + bool(len(lost))
+    height = 0.2 * rows + 0.42
+    figure, axes = new_figure(wide=True, height=height)
+    axes.set_position((1.15 / 8, 0.3 / height, 1 - 1.25 / 8, 1 - 0.34 / height))  # room for the names on the left
+    axes.set_ylim(rows - 0.4, -0.6)
+    axes.grid(False, axis="y")
     levels, blue = max(trial.level for trial in run.trials), PALETTE["strategy"]
     for (pod, level), part in run.slices[run.slices["pod"].isin(shown)].groupby(["pod", "round"]):
         left, right = clock.at(part[["started", "ended"]].to_numpy().T) / length
@@ -242,21 +155,9 @@ def _pods(run: Training) -> Chart | str:
     return Chart(f"Pods at work ({unit} of work)", alt, to_svg(figure, "pods"), wide=True)
 
 
-def _rows_figure(rows: int, inches: float, left: float = 0.2) -> tuple[Figure, Axes]:
-    """Return a wide figure with so many rows, the first at the top, and a grid along x only."""
-    height = inches * max(rows, 1) + 0.42
-    figure, axes = new_figure(wide=True, height=height)
-    axes.set_position((left / 8, 0.3 / height, 1 - (left + 0.1) / 8, 1 - 0.34 / height))
-    axes.set_ylim(max(rows, 1) - 0.4, -0.6)
-    axes.grid(False)
-    axes.grid(True, axis="x")
-    return figure, axes
-
-
 CHARTS = (
     Spec("time", "Score over time", _scores, "plain"),
     Spec("steps", "Score over environment steps", lambda run: _scores(run, by_steps=True), "plain"),
     Spec("pods", "Pods at work", _pods, wide=True),
-    Spec("tree", "Tree of agents", _tree, wide=True),
 )
 """The charts of a training."""
