@@ -179,8 +179,8 @@ def test_runs_that_are_alike_are_told_apart_and_those_that_are_not_refused(saved
     shutil.copytree(saved / "two", "elsewhere/one")
     stored = json.loads(run("compare one elsewhere/one --json").out)
     assert list(stored["runs"]) == ["backtests/one", "elsewhere/one"]
-    make_result(days=60, periods_per_year=252 * 6).save(saved / "fast")
-    assert all(part in run("compare one fast --name x").error for part in ("252", "1,512"))
+    make_result(days=60, periods_per_year=252 * 6, strategy="fast").save(saved / "fast")
+    assert "fast has several returns a session" in run("compare one fast --name x").error
 
 
 def test_export_writes_what_its_lines_read(saved, monkeypatch):

@@ -65,7 +65,7 @@ class Comparison:
     """Comparison of R runs on their n + 1 common sessions; `print` shows it as a table."""
 
     runs: Mapping[str, BacktestResult]
-    """The results by name; intraday results are reduced to one value a session."""
+    """The results by name."""
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, Rival]
@@ -84,7 +84,7 @@ class Comparison:
     unfair: Mapping[str, Mapping[Any, Sequence[str]]]
     """Setting -> value -> names of the runs with this value. Only settings of `SETTINGS` in which runs differ."""
     notes: tuple[ResultWarning, ...]
-    """Remarks on the window and the rivals: "shortened", "several_rivals" and "intraday"."""
+    """Remarks on the window and the rivals: "shortened" and "several_rivals"."""
 
     @property
     def ranks(self) -> dict[str, dict[str, float]]:
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def periods_per_year(self) -> float:
-        """Returns a year, equal for all runs: intraday runs are compared session by session."""
+        """Returns a year, equal for all runs."""
         return next(iter(self.runs.values())).periods_per_year
 
     @property
@@ -152,20 +152,20 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
 
     `finpod.compare` also takes the folders of saved runs, or their names under backtests/, as `load_result` does.
     Runs are named after their strategies. If two strategies have the same name, `names` (such as folder names) are used,
-    then numbers. All figures are those of the common window. Intraday runs are compared session by session.
+    then numbers. All figures are those of the common window.
 
-    Raises InputError for fewer than two runs, a run that is not a BacktestResult, a wrong number of names, daily runs mixed
-    with intraday ones, fewer than two common sessions, and an account ruined at the first of them.
+    Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
+    runs of different frequencies, fewer than two common sessions, and an account ruined at the first of them.
     """
-    original = _named(results, names)
-    runs = {name: run.by_session() for name, run in original.items()}
-    kinds = {name: (original[name].is_intraday, run.periods_per_year) for name, run in runs.items()}
+    runs = _named(results, names)
     first, *others = runs
-    if unlike := [name for name in others if kinds[name] != kinds[first]]:
-        one, two = (describe(original[n].periods_per_year, original[n].sessions_per_year) for n in (first, unlike[0]))
+    if intraday := [name for name, run in runs.items() if run.is_intraday]:
+        raise InputError(f"{intraday[0]} has several returns a session; compare runs with one return a session or fewer")
+    if unlike := [name for name in others if runs[name].periods_per_year != runs[first].periods_per_year]:
+        one, two = (describe(*[runs[name].periods_per_year] * 2) for name in (first, unlike[0]))
         raise InputError(f"{first} has {one}, but {unlike[0]} has {two}; compare runs of the same frequency")
     whole = {name: _curves(run) for name, run in runs.items()}
-    common = _common_sessions(original, whole)
+    common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
     if len(common) < 2:
         spans = ", ".join(f"{name} {_span(table.index)}" for name, table in whole.items())
         raise InputError(f"the runs have fewer than two sessions in common ({spans}); run them over the same dates")
@@ -186,7 +186,7 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
         pairs=tuple(_pairs(own, terms)),
         risk_free=terms["risk_free"],
         unfair=_unfair(runs),
-        notes=tuple(_notes(original, {name: table.index for name, table in whole.items()}, common, rivals)),
+        notes=tuple(_notes({name: table.index for name, table in whole.items()}, common, rivals)),
     )
 
 
@@ -214,17 +214,6 @@ def _curves(run: BacktestResult) -> pd.DataFrame:
     """Return a frame [n + 1, 3] by session: the account ('own'), its 'benchmark' and its 'equal weight'."""
     curves = {"own": run.equity, "benchmark": run.benchmark_equity, EQUAL_WEIGHT: run.equal_weight_equity}
     return pd.DataFrame(curves).set_axis(pd.DatetimeIndex(session_dates(run.equity.index)))
-
-
-def _common_sessions(original: Mapping[str, BacktestResult], whole: Mapping[str, pd.DataFrame]) -> pd.DatetimeIndex:
-    """Return the closes common to all runs. V_0 of intraday runs is at an open: it counts only if all runs begin there."""
-    common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
-    opened = [
-        whole[name].index[0]
-        for name, run in original.items()
-        if run.is_intraday and run.by_session().equity.index[0] != run.equity.index[0].normalize()
-    ]
-    return common if len(opened) == len(original) and len(set(opened)) == 1 else common.difference(opened)
 
 
 def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
@@ -321,10 +310,7 @@ def _unfair(runs: Mapping[str, BacktestResult]) -> dict[str, dict[Any, list[str]
 
 
 def _notes(
-    original: Mapping[str, BacktestResult],
-    days: Mapping[str, pd.Index],
-    common: pd.DatetimeIndex,
-    rivals: Mapping[str, Rival],
+    days: Mapping[str, pd.Index], common: pd.DatetimeIndex, rivals: Mapping[str, Rival]
 ) -> Iterator[ResultWarning]:
     if longer := {name: closes for name, closes in days.items() if len(closes) > len(common)}:
         data = {
@@ -336,9 +322,6 @@ def _notes(
         yield ResultWarning("shortened", data)
     if len(rivals) > 2:
         yield ResultWarning("several_rivals")
-    if any(run.is_intraday for run in original.values()):
-        opens = all(common[0] < run.equity.index[0] for run in original.values())
-        yield ResultWarning("intraday", {"from": "open" if opens else "close"})
 
 
 def _span(days: pd.Index) -> str:

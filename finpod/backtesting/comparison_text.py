@@ -15,7 +15,6 @@ from finpod.evidence.skill import code_of
 from finpod.figures import COMMON, Row, count, percent, plain, ratio, text_table
 from finpod.periods import yearly_note
 from finpod.records import records
-from finpod.result import BacktestResult
 
 ROWS = (
     *COMMON,
@@ -145,7 +144,7 @@ def to_json(comparison: Comparison) -> str:
         "risk_free": comparison.risk_free,
         "periods_per_year": comparison.periods_per_year,
         "runs": {
-            name: _described(run) | {"figures": comparison.figures[name], "ranks": ranks[name]}
+            name: {"strategy": run.strategy, "figures": comparison.figures[name], "ranks": ranks[name]}
             for name, run in comparison.runs.items()
         },
         "rivals": comparison.rival_figures,
@@ -163,13 +162,3 @@ def to_json(comparison: Comparison) -> str:
         "chance": comparison.chance,
     }
     return files.to_json(content)
-
-
-def _described(run: BacktestResult) -> dict[str, Any]:
-    fields = ("strategy", "trained_until", "benchmark", "fill", "whole_shares", "risk_free", "trials", "opened")
-    return {name: getattr(run, name) for name in (*fields, "in_sample", "data_hash")} | {
-        "window": [f"{run.equity.index[place]:%Y-%m-%d}" for place in (0, -1)],
-        "cash": float(run.equity.iloc[0]),
-        "costs": asdict(run.costs),
-        "warnings": records(run.warnings),
-    }

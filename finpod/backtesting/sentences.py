@@ -185,7 +185,6 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "shortened": _shortened,
     "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "
     "differ; the table shows them all",
-    "intraday": "intraday runs are compared session by session, from the {from} of the first common session",
 }
 """Code of a warning, or of a note on a comparison -> template for its data, or a function of its data."""
 
