@@ -106,11 +106,6 @@ class Audit:
         severities = {finding.severity for finding in self.findings}
         return next((severity for severity in Severity if severity in severities), None)
 
-    @property
-    def only_held(self) -> bool:
-        """True if all findings are later data that the strategy contains."""
-        return bool(self.findings) and all(finding.kind in ("held", "model") for finding in self.findings)
-
     def to_record(self) -> dict[str, Any]:
         """Return the audit as plain values for JSON. `from_record` reads them."""
         return asdict(self)

@@ -122,6 +122,6 @@ def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch
     audit, backtest = [line.split()[1:] for line in readme if line.startswith("finpod ") and "sentiment.py" in line]
     audited, tested = run(*audit), run(*backtest, "--quick --no-report")
     assert (audited.code, tested.code) == (0, 0)
-    assert "strategy Sentiment: no look-ahead found on" in audited.out
+    assert "strategy Sentiment: no look-ahead found" in audited.out
     shown_rows = [line for line in readme if line.startswith("2021-12-31,")]
     assert shown_rows == (strategies / "sentiment.csv").read_text().splitlines()[1:9]

@@ -236,18 +236,20 @@ def unchecked(audit: Audit) -> list[str]:
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
+def audit_outcome(audit: Audit) -> str:
+    """Return the outcome of an audit with the days or decisions that it checked, as one line."""
+    if audit.passed is None:
+        return _unaudited({"reason": audit.reason, "note": audit.note})
+    days = f"{plural(len(audit.days), 'day')}, from {audit.days[0]} to {audit.days[-1]}" if audit.days else "no day"
+    if audit.compared is not None and audit.days:
+        days = f"{plural(audit.compared, 'decision')}, up to {audit.days[-1]}"
+    return f"{'no look-ahead found' if audit.passed else severity_of(audit)} (checked: {days})"
+
+
 def format_audit(audit: Audit) -> str:
     """Return the audit as plain text with one line for each finding."""
-    span = "no day"
-    if audit.days:
-        span = f"{plural(len(audit.days), 'day')} from {audit.days[0]} to {audit.days[-1]}"
-    if audit.passed is None:
-        outcome = _unaudited({"reason": audit.reason, "note": audit.note})
-    elif audit.passed:
-        outcome = f"no look-ahead found on {span}"
-    else:
-        outcome = f"{severity_of(audit)}, checked on {span}"
-    lines = [f"{audit.subject}: {outcome}", *(f"  {finding_sentence(finding)}" for finding in audit.findings)]
+    lines = [f"{audit.subject}: {audit_outcome(audit)}"]
+    lines += [f"  {finding_sentence(finding)}" for finding in audit.findings]
     lines += [f"  not checked: {'; '.join(unchecked(audit))}"] if audit.unchecked else []
     return "\n".join(lines)
 
@@ -314,5 +316,4 @@ def doubt(audit: Audit | None) -> str:
         return ""
     if audit.passed is None:
         return ", and the strategy was not audited"
-    does = "can read later rows" if audit.only_held else severity_of(audit).lower()
-    return f", but the strategy {does}: this is no evidence of skill"
+    return f", but the strategy {severity_of(audit).lower()}: this is no evidence of skill"

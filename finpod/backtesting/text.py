@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from finpod.backtesting.sentences import (
     anchor_name,
+    audit_outcome,
     event_sentence,
     lead,
-    reason,
-    severity_of,
     verdict_lines,
     warning_sentence,
 )
 from finpod.evidence.skill import evidence
 from finpod.figures import COMMON, Row, figure, percent, plain, plural, ratio, text_table
 from finpod.periods import yearly_note
-from finpod.records import Audit
 from finpod.result import BacktestResult
 from finpod.trading.ledger import Costs
 
@@ -140,20 +138,7 @@ def evidence_lines(result: BacktestResult) -> list[str]:
     if not math.isnan(significance["fan_beaten"]):
         beaten, size = percent(significance["fan_beaten"], 0), significance["fan_size"]
         lines.append(f"Sharpe higher than for {beaten} of {size} random portfolios with the same turnover")
-    return [*lines, *filter(None, [audit_line(result.audit)])]
-
-
-def audit_line(audit: Audit | None) -> str:
-    """Return the outcome of the look-ahead audit as one line; empty if none was run."""
-    if audit is None:
-        return ""
-    if audit.passed is None:
-        return f"Look-ahead audit: NOT AUDITED: {reason(audit.reason, audit.note)}"
-    outcome = "nothing found" if audit.passed else severity_of(audit)
-    days = " and ".join(audit.days) if len(audit.days) < 3 else plural(len(audit.days), "day")
-    if audit.compared is not None and audit.days:
-        days = f"{plural(audit.compared, 'decision')} up to {audit.days[-1]}"
-    return f"Look-ahead audit of {days}: {outcome}"
+    return lines + ([f"Look-ahead audit: {audit_outcome(result.audit)}"] if result.audit else [])
 
 
 def format_result(result: BacktestResult) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from finpod.backtesting.sentences import anchor_name, event_sentence, finding_sentence, reason, unchecked
+from finpod.backtesting.sentences import anchor_name, audit_outcome, event_sentence, finding_sentence, unchecked
 from finpod.backtesting.text import TURNOVER, describe_terms, short_note
 from finpod.errors import ReportWarning, first_line
 from finpod.evidence.assemble import benchmark_cover
@@ -151,7 +151,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "benchmark_cover": benchmark_cover,
     "event": event_sentence,
     "finding": finding_sentence,
-    "reason": reason,
+    "outcome": audit_outcome,
     "unchecked": lambda audit: "; ".join(unchecked(audit)),
 }
 """Filters of the templates, by name."""
