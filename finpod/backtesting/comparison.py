@@ -319,7 +319,6 @@ def _notes(
             "closes": len(common),
             "span": _span(common),
             "runs": {name: [len(closes), _span(closes)] for name, closes in longer.items()},
-            "invested": [name for name, closes in longer.items() if closes[0] < common[0]],
         }
         yield ResultWarning("shortened", data)
     if len(rivals) > 2:

@@ -86,28 +86,11 @@ def _say(template: str, data: Data) -> str:
     return _Words().vformat(template, (), data)
 
 
-def _chosen(data: Data) -> str:
-    where = {"validation": " on validation days", "window": ", on the days of this backtest"}.get(data["on"], "")
-    return f"chosen among {plural(data['trials'], 'trial')}{where}; the best of many trials looks better than it is"
-
-
-def _index_list(data: Data) -> str:
-    index = _say("{size} members of the {title} on {day}", data)
-    if data["members"] < data["size"]:
-        return (
-            f"the list of members is incomplete: it has {data['members']} of {index}; most of the others have left the index "
-            "since, which flatters every strategy"
-        )
-    return f"the list of members has {data['members']} assets for the {index}; some of these assets were not members"
-
-
 def _capped(data: Data) -> str:
-    parts = [f"weights at most {data['max_weight']:.4g}"] if data["max_weight"] is not None else []
-    parts += [f"turnover at most {data['max_turnover']:.4g}"] if data["max_turnover"] is not None else []
-    if data["in_cash"]:
-        fewest, decisions = math.ceil(1 / data["max_weight"] - 1e-6), plural(data["in_cash"], "decision")
-        parts[-1] += f"; {decisions} had fewer than {fewest:,} assets, so a part of the account stayed in cash"
-    return f"capped, as fractions of the account: {' and '.join(parts)}"
+    caps = {"weights": data["max_weight"], "turnover": data["max_turnover"]}
+    parts = [f"{name} at most {cap:.4g}" for name, cap in caps.items() if cap is not None]
+    short = f"; {plural(data['in_cash'], 'decision')} had too few assets, so a part of the account stayed in cash"
+    return f"capped, as fractions of the account: {' and '.join(parts)}{short * bool(data['in_cash'])}"
 
 
 def _too_good(data: Data) -> str:
@@ -127,10 +110,9 @@ def _look_ahead(data: Data) -> str:
 
 def _shortened(data: Data) -> str:
     lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
-    early = f". {', '.join(data['invested'])} began earlier, so the comparison starts with the positions held then"
     return (
-        f"the comparison uses only the {data['closes']:,} common closes, {data['span']}: {lengths}"
-        f"{early * bool(data['invested'])}"
+        f"the comparison uses only the {data['closes']:,} common closes, {data['span']}: {lengths}. A run that began earlier "
+        "starts with the positions that it held then"
     )
 
 
@@ -142,28 +124,20 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "not_audited": _unaudited,
     "undated_model": "the strategy holds " + _NOT_DATED.replace("note", "model"),
     "short_history": "short history: {returns:# return}; yearly figures are extrapolated and mean little",
-    "many_trials": _chosen,
+    "many_trials": "chosen among {trials:# trial} on the {on} days; the best of many trials looks better than it is",
     "no_benchmark": "the market has no benchmark",
     "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window, so there is no comparison with it",
-    "benchmark_cover": lambda data: (
-        _say(
-            "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta and other "
-            "relative figures use only these bars",
-            data,
-        )
-        + ", so the excess is not the difference of the two total returns" * (not data["whole"])
-    ),
+    "benchmark_cover": "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta "
+    "and other relative figures use only these bars",
     "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the stocks "
     "include them; this flatters every strategy by about two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which flatters "
     "every strategy",
     "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every strategy",
-    "missing_members": lambda data: (
-        _say("{count:# member} left out on dates without their prices: {tickers}", data)
-        + " ..." * (data["count"] > len(data["tickers"]))
-    ),
-    "index_list": _index_list,
+    "missing_members": "{count:# member} left out on dates without their prices, such as {tickers}",
+    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list without the "
+    "assets that have left the index flatters every strategy",
     "note": "{text}",
     "other_fill": "the strategy was trained and selected with fills at the {trained}; this backtest fills at the {filled}",
     "unfilled": lambda data: event_sentence(Event(**data)),

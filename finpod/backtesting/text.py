@@ -22,8 +22,9 @@ from finpod.trading.ledger import Costs
 TURNOVER = "turnover: traded notional / equity at the fill, both sides"
 """Definition of turnover, printed below the table."""
 
+SPREAD = [row for row in COMMON if row.key in ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")]
+"""Figures of the line on the spread over seeds."""
 _SHOWN_EVENTS = 5
-
 
 ROWS = (
     *COMMON,
@@ -94,29 +95,19 @@ def spread_line(result: BacktestResult) -> str:
     """Return the mean and standard deviation over the variants as one line; empty without variants."""
     if not result.spread:
         return ""
-    keys = ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")
-    figures = "; ".join(_mean_and_sd(result.spread, key) for key in keys)
+    mean, sd = result.spread["mean"], result.spread["sd"]
+    figures = "; ".join(f"{row.label} {figure(mean[row.key], row.kind)} ({figure(sd[row.key], row.kind)})" for row in SPREAD)
     note = f" ({note})" if (note := spread_note(result)) else ""
     return f"{who_varies(result)} on its own, mean (standard deviation): {figures}{note}"
 
 
-def _mean_and_sd(spread: Mapping[str, Mapping[str, float]], key: str) -> str:
-    label, show = ("Sharpe", ratio) if key == "sharpe" else (key.replace("_", " "), percent)
-    return f"{label} {show(spread['mean'][key])} ({show(spread['sd'][key])})"
-
-
 def agents_line(result: BacktestResult) -> str:
-    """Return a line on the best agent on validation, with the mean over all agents unless `spread_line` has it."""
-    spread = result.agent_spread
-    if not spread:
+    """Return a line on the best agent on validation; empty if the strategy is not an ensemble."""
+    if not result.agent_spread:
         return ""
-    best = next(iter(spread.values()))
-    alone = f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
-    line = f"the best agent on validation, on its own: {alone}"
-    if len(result.variants) == len(result.agents):
-        return line
-    figures = ", ".join(_mean_and_sd(spread, key) for key in ("sharpe", "total_return"))
-    return f"{line}; all {len(result.agents)}, mean (standard deviation): {figures}"
+    best = next(iter(result.agent_spread.values()))
+    figures = f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
+    return f"the best agent on validation, on its own: {figures}"
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:

@@ -84,7 +84,7 @@ def _selection(result: BacktestResult) -> Iterator[ResultWarning]:
     if result.is_short:
         yield ResultWarning("short_history", {"returns": len(result.equity) - 1})
     if result.trials > 1:
-        on = "validation" if result.trained_until else "window"
+        on = "validation" if result.trained_until else "backtest"
         yield ResultWarning("many_trials", {"trials": result.trials, "on": on})
 
 
@@ -106,8 +106,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
     if not 1 < len(bars) < len(window):
         return None
     data = {"benchmark": result.benchmark, "bars": len(bars), "of": len(window)}
-    data |= {"first": f"{bars[0]:%Y-%m-%d}", "last": f"{bars[-1]:%Y-%m-%d}"}
-    return ResultWarning("benchmark_cover", data | {"whole": bool(window[[0, -1]].equals(bars[[0, -1]]))})
+    return ResultWarning("benchmark_cover", data | {"first": f"{bars[0]:%Y-%m-%d}", "last": f"{bars[-1]:%Y-%m-%d}"})
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
