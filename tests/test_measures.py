@@ -30,64 +30,68 @@ def near(value):
     return pytest.approx(value, rel=1e-6)
 
 
+BY_HAND = {
+    "a01": ({"equity": [1000, 900, 950, 855, 1010]}, {"max_drawdown": -0.145, "total_return": 0.01}),
+    "a03": ({"equity": [52, 55, 50.6, 57.2, 54.34]}, {"max_drawdown": -0.08, "total_return": 0.045}),
+    "a05": ({"returns": A05}, {"sharpe": 6.708203932, "volatility": 0.187829710, "days": 6}),
+    "a07": ({"equity": np.linspace(100, 144, 505)}, {"cagr": 0.20}),
+    "a08 returns": (
+        {"returns": [math.nan, 0.01, -0.02, 0.03]},
+        {"days": 3, "total_return": 0.019494, "cagr": 4.061889},
+    ),
+    "a08 equity": ({"equity": [math.nan, 1.0, 1.01, 1.01 * 0.98, 1.01 * 0.98 * 1.03]}, {"days": 3, "cagr": 4.061889}),
+    "a10": ({"returns": A05, "risk_free": 0.05}, {"sharpe": 6.448421}),
+    "a11 flat": (
+        {"equity": [1000.0] * 6},
+        {
+            "total_return": 0,
+            "volatility": 0,
+            "max_drawdown": 0,
+            **dict.fromkeys(("sharpe", "sortino", "calmar"), math.nan),
+        },
+    ),
+    "a11 dust": ({"returns": [0.001] * 250}, {"sharpe": math.nan}),
+    "a11 dust of a curve": ({"equity": np.cumprod([1.0] + [1.001] * 250)}, {"sharpe": math.nan}),
+    "a13 one": (
+        {"equity": [100, 101]},
+        {
+            "total_return": 0.01,
+            "max_drawdown": 0,
+            "days": 1,
+            **dict.fromkeys(("sharpe", "volatility", "calmar"), math.nan),
+        },
+    ),
+    "a13 two": ({"equity": [100, 101, 100.5]}, {"sharpe": 3.791216, "max_drawdown": -0.004950495}),
+    "a16": ({"equity": [100, 101, 103]}, {"max_drawdown": 0, "calmar": math.nan, "sharpe": 34.128451}),
+    "a17": (
+        {"returns": [-0.01, 0.005, -0.01]},
+        {"total_return": -0.0149995, "sharpe": -9.165151390, "cagr": -0.719028752, "calmar": -47.936848},
+    ),
+    "a19": ({"returns": [0.03, -0.01, 0.02, -0.02]}, {"sortino": 7.099295740}),
+    "a32": ({"returns": [0.5, -0.5]}, {"total_return": -0.25}),
+    "a33 curve": (
+        {"equity": np.linspace(1, 1.24, 127) / 2 + np.linspace(1, 1.12, 127) / 2},
+        {"total_return": 0.18, "cagr": 0.3924},
+    ),
+    "a33 blend": ({"returns": [0.005, 0.005, 0.01]}, {"sharpe": 36.660606}),
+}
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_figures_by_hand(case):
+    arguments, expected = BY_HAND[case]
+    found = metrics(**arguments)
+    assert {key: getattr(found, key) for key in expected} == pytest.approx(expected, rel=1e-6, abs=1e-12, nan_ok=True)
+
+
 def test_a01_drawdown_starts_at_v0():
-    equity = [1000, 900, 950, 855, 1010]
-    np.testing.assert_allclose(drawdowns(equity), [0, -0.10, -0.05, -0.145, 0], atol=1e-12)
-    assert metrics(equity).max_drawdown == near(-0.145)
-    assert metrics(equity).total_return == near(0.01)
-
-
-def test_a03_base_is_never_guessed():
-    found = metrics([52, 55, 50.6, 57.2, 54.34])
-    assert found.max_drawdown == near(-0.08)
-    assert found.total_return == near(0.045)
-
-
-def test_a05_annualisation():
-    found = metrics(returns=A05)
-    assert found.sharpe == near(6.708203932)
-    assert found.volatility == near(0.187829710)
-    assert found.days == 6
-
-
-def test_a07_years_are_counted_in_returns():
-    assert metrics(np.linspace(100, 144, 505)).cagr == near(0.20)
-
-
-def test_a08_leading_nan_is_not_counted():
-    found = metrics(returns=[math.nan, 0.01, -0.02, 0.03])
-    assert (found.days, found.total_return, found.cagr) == (3, near(0.019494), near(4.061889))
-    curve = metrics([math.nan, 1.0, 1.01, 1.01 * 0.98, 1.01 * 0.98 * 1.03])
-    assert (curve.days, curve.cagr) == (3, near(4.061889))
-
-
-def test_a10_yearly_rate_becomes_daily():
-    assert metrics(returns=A05, risk_free=0.05).sharpe == near(6.448421)
-
-
-def test_a11_zero_divisors_are_undefined():
-    flat = metrics([1000.0] * 6)
-    assert (flat.total_return, flat.volatility, flat.max_drawdown) == (0, 0, 0)
-    assert math.isnan(flat.sharpe)
-    assert math.isnan(flat.calmar)
-    assert math.isnan(flat.sortino)
-    dust = metrics(returns=[0.001] * 250)
-    assert math.isnan(dust.sharpe)
-    assert math.isnan(metrics(np.cumprod([1.0] + [1.001] * 250)).sharpe)
+    np.testing.assert_allclose(drawdowns([1000, 900, 950, 855, 1010]), [0, -0.10, -0.05, -0.145, 0], atol=1e-12)
 
 
 @pytest.mark.parametrize("empty", [{"equity": [100.0]}, {"equity": []}, {"returns": []}, {"returns": [math.nan]}])
 def test_a13_no_returns_is_an_error(empty):
     with pytest.raises(InputError, match="no return to measure"):
         metrics(**empty)
-
-
-def test_a13_short_histories_do_not_crash():
-    one = metrics([100, 101])
-    assert (one.total_return, one.max_drawdown, one.days) == (near(0.01), 0, 1)
-    assert all(math.isnan(figure) for figure in (one.sharpe, one.volatility, one.calmar))
-    two = metrics([100, 101, 100.5])
-    assert (two.sharpe, two.max_drawdown) == (near(3.791216), near(-0.004950495))
 
 
 @pytest.mark.parametrize("tail", [[], [0.0], [0.0, 0.0, 0.0], [5.0, -1.0]])
@@ -99,29 +103,12 @@ def test_a14_ruin(tail):
     assert dataclasses.astuple(by_returns) == pytest.approx(dataclasses.astuple(found), rel=1e-12)
 
 
-def test_a16_no_drawdown():
-    found = metrics([100, 101, 103])
-    assert found.max_drawdown == 0
-    assert math.isnan(found.calmar)
-    assert math.isfinite(found.sharpe)
-    assert drawdown_table([100, 101, 103], np.arange("2024-01-02", "2024-01-05", dtype="datetime64[D]")) == []
-
-
-def test_a17_negative_ratios_stay_negative():
-    found = metrics(returns=[-0.01, 0.005, -0.01])
-    assert found.total_return == near(-0.0149995)
-    assert (found.sharpe, found.cagr, found.calmar) == (near(-9.165151390), near(-0.719028752), near(-47.936848))
-
-
-def test_a19_sortino_counts_all_days():
-    assert metrics(returns=[0.03, -0.01, 0.02, -0.02]).sortino == near(7.099295740)
-
-
 def test_a21_drawdown_dates():
     days = np.array([f"2024-01-{day:02}" for day in (2, 3, 4, 5, 8, 9, 10)], dtype="datetime64[D]")
     first, second = drawdown_table([100, 110, 99, 104.5, 110, 121, 115], days)
     assert first == Drawdown(days[1], days[2], days[4], near(-0.10), 3)
     assert second == Drawdown(days[5], days[6], None, near(-0.04958678), 1)
+    assert drawdown_table([100, 101, 103], days[:3]) == []
     table = drawdown_table([100, 90, 100, 95, 100, 80], days[:6], top=2)  # from the first day on
     assert [(spell.depth, spell.peak) for spell in table] == [(near(-0.2), days[4]), (near(-0.1), days[0])]
 
@@ -160,17 +147,6 @@ def test_a30_excess_is_the_difference_of_totals():
     assert relative(equity, benchmark).excess == metrics(equity).total_return - metrics(benchmark).total_return
 
 
-def test_a32_returns_compound():
-    assert metrics(returns=[0.5, -0.5]).total_return == near(-0.25)
-
-
-def test_a33_ratios_of_a_blend_are_not_means():
-    halves = np.linspace(1, 1.24, 127) / 2 + np.linspace(1, 1.12, 127) / 2
-    assert (metrics(halves).total_return, metrics(halves).cagr) == (near(0.18), near(0.3924))
-    blend = (np.array([0.02, -0.01, 0.02]) + np.array([-0.01, 0.02, 0])) / 2
-    assert metrics(returns=blend).sharpe == near(36.660606)
-
-
 def test_a_batch_equals_its_columns():
     generator = np.random.default_rng(1)
     equity = 100 * np.cumprod(1 + generator.normal(0, 0.02, (60, 4)), axis=0)
@@ -187,13 +163,12 @@ def test_a_batch_equals_its_columns():
     np.testing.assert_allclose([figure[1] for figure in dataclasses.astuple(batch)], dataclasses.astuple(alone))
 
 
-def test_tensors_series_and_lists_are_alike():
+def test_tensors_and_series_are_taken():
     torch = pytest.importorskip("torch")
     values = [100.0, 101.0, 99.0, 104.0]
-    expected = metrics(values)
-    assert metrics(torch.tensor(values, dtype=torch.float64, requires_grad=True)) == expected
+    assert metrics(torch.tensor(values, dtype=torch.float64, requires_grad=True)) == metrics(values)
     series = pd.Series(values, pd.bdate_range("2024-01-02", periods=4))
-    assert metrics(series, periods_per_year=252) == expected
+    assert metrics(series, periods_per_year=252) == metrics(values)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from made_results import make_result
 
 import finpod
-from finpod import significance
 from finpod.backtesting.sentences import luck_sentence, verdict_lines
 from finpod.errors import InputError
 from finpod.evidence import skill
@@ -126,12 +125,6 @@ def test_skill_is_found_as_often_as_theory_says(ratio):
     assert low < NormalDist().cdf(ratio * math.sqrt(years) - 1.96) < high
 
 
-def test_there_is_no_verdict_without_a_difference():
-    same = against(0.0, sd=0.0)
-    assert [verdict.over for verdict in verdicts(same)] == [BENCHMARK]
-    assert len(verdicts(replace(same, benchmark_equity=same.equity * np.nan))) == 0
-
-
 def test_evidence_is_the_intervals_and_the_ratios():
     result = against(0.0004, trials=12)
     found = evidence(result)
@@ -167,16 +160,11 @@ def test_what_the_search_measured_is_taken_from_it():
     assert math.isnan(unknown["overfitting"])
 
 
-def test_sentences_and_evidence_hold_the_same_digits(monkeypatch):
-    """The intervals are computed once, whoever asks first."""
-    calls, whole = [], significance.intervals
-    monkeypatch.setattr(skill, "intervals", lambda *given, **settings: calls.append(1) or whole(*given, **settings))
+def test_sentences_hold_the_digits_of_the_evidence():
     result = against(0.0008)
     own, bench = verdict_lines(result)
-    found = evidence(result)
-    assert len(calls) == 1
     for said, key in ((own, ANCHOR), (bench, BENCHMARK), (luck_sentence(result), ANCHOR)):
-        span = found["intervals"][key]["cagr"]
+        span = evidence(result)["intervals"][key]["cagr"]
         assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
     chosen = replace(result, benchmark_equity=result.equal_weight_equity, manifest={"survivorship": True})
     assert ["hindsight" in line for line in verdict_lines(chosen)] == [False, True]
@@ -194,20 +182,18 @@ def test_the_share_of_random_portfolios_that_are_beaten():
     assert math.isnan(evidence(replace(result, fan=fan[[3]]))["fan_beaten"])
 
 
-def test_a_short_history_has_neither_intervals_nor_probabilities():
+def test_what_is_too_short_ruined_or_equal_has_no_intervals():
     short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
     found = evidence(short)
     assert (found["intervals"], luck_sentence(short), verdicts(short)) == ({}, "", ())
     keys = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
     assert np.isnan([found[key] for key in (*keys, "minimum_years", "minimum_active_years")]).all()
-
-
-def test_a_ruined_account_has_no_intervals():
     equity = np.concatenate([np.linspace(1e6, 0, 100), np.zeros(200)])
     found = evidence(make_result(equity, names=3))
     assert (found["intervals"], found["minimum_years"]) == ({}, math.inf)
     rival = make_result(days=299, equal_weight_equity=pd.Series(equity, make_result(days=299).equity.index))
     assert list(evidence(rival)["intervals"]) == ["strategy", BENCHMARK]
+    assert [verdict.over for verdict in verdicts(against(0.0, sd=0.0))] == [BENCHMARK]
 
 
 def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
