@@ -93,9 +93,8 @@ def test_environment_and_backtest_pay_the_same_impact_to_the_last_bit(fill):
         weights[row] = weights_of(env, action)[0].numpy()
         env.step(action)
         equity.append(float(env.equity))
-    paid, free = (backtest(weights, market, fill=fill, costs=one, **account) for one in (costs, Costs()))
+    paid = backtest(weights, market, fill=fill, costs=costs, **account)
     np.testing.assert_array_equal(paid.equity.to_numpy()[1 + lag : 41 + lag], equity)
-    assert paid.fees > 2 * free.fees
 
 
 def raises(error):
@@ -112,7 +111,6 @@ def gives(decision):
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (gives([NAN, 0.5]), "does on 2024-01-01 .* nan for A"),
         (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"),
         (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
         (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"),
@@ -172,16 +170,14 @@ def test_what_is_no_strategy_is_refused(wrong, value):
         ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
         ({"start": "2030-01-01"}, "start", "2030-01-01"),
         ({"start": "soon"}, "start", "soon"),
-        ({"cash": 0}, "cash", "0"),
         ({"cash": NAN}, "cash", "nan"),
-        ({"cash": "1e6"}, "cash", "1e6"),
-        ({"delisting_return": -1.5}, "delisting_return", "-1.5"),
         ({"delisting_return": "x"}, "delisting_return", "x"),
         ({"fill": "noon"}, "fill", "noon"),
         ({"risk_free": 5}, "risk_free", "5"),
         ({"costs": 10}, "costs", "10"),
         ({"name": 5}, "name", "5"),
         ({"opened": 0}, "opened", "0"),
+        ({"fast": True}, "fast", "True"),
         ({"market": "sample"}, "market", "str"),
     ],
 )

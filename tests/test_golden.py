@@ -4,7 +4,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from finpod import backtest, load_market, metrics
@@ -83,15 +82,3 @@ def test_qqq_on_the_windows_of_the_papers(shared, market, window):
     found = metrics(market.benchmark_close[first : last + 1])
     assert found.days == int(returns)
     assert [getattr(found, name) for name in FIGURES] == pytest.approx([float(f) for f in figures], abs=1e-6, rel=0)
-
-
-def test_a22_the_benchmark_column_is_benchmark_hold_without_cost(market):
-    result = run(market, WINDOWS[0], "benchmark-hold", "close", 0)
-    for name in (*FIGURES, "sortino", "days"):
-        assert getattr(result.metrics, name) == pytest.approx(
-            getattr(result.benchmark_metrics, name), abs=1e-12, rel=1e-12
-        )
-    assert result.relative.excess == pytest.approx(0, abs=1e-12)
-    assert result.relative.beta == pytest.approx(1, abs=1e-12)
-    assert result.relative.alpha == pytest.approx(0, abs=1e-12)
-    assert np.isnan(result.relative.information_ratio)
