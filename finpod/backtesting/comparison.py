@@ -160,9 +160,7 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
     runs = _named(results, names)
     first, *others = runs
     if intraday := [name for name, run in runs.items() if run.is_intraday]:
-        raise InputError(
-            f"{intraday[0]} has several returns a session; compare runs with one return a session or fewer"
-        )
+        raise InputError(f"{intraday[0]} has several returns a session; compare runs of daily or longer bars")
     if unlike := [name for name in others if runs[name].periods_per_year != runs[first].periods_per_year]:
         one, two = (describe(*[runs[name].periods_per_year] * 2) for name in (first, unlike[0]))
         raise InputError(f"{first} has {one}, but {unlike[0]} has {two}; compare runs of the same frequency")

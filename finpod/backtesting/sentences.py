@@ -214,9 +214,9 @@ def audit_outcome(audit: Audit) -> str:
     """Return the outcome of an audit with the days or decisions that it checked, as one line."""
     if audit.passed is None:
         return _unaudited({"reason": audit.reason, "note": audit.note})
-    days = f"{plural(len(audit.days), 'day')}, from {audit.days[0]} to {audit.days[-1]}" if audit.days else "no day"
+    days = f"{plural(len(audit.days), 'day')} from {audit.days[0]} to {audit.days[-1]}" if audit.days else "no day"
     if audit.compared is not None and audit.days:
-        days = f"{plural(audit.compared, 'decision')}, up to {audit.days[-1]}"
+        days = f"{plural(audit.compared, 'decision')} up to {audit.days[-1]}"
     return f"{'no look-ahead found' if audit.passed else severity_of(audit)} (checked: {days})"
 
 

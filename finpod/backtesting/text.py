@@ -96,7 +96,9 @@ def spread_line(result: BacktestResult) -> str:
     if not result.spread:
         return ""
     mean, sd = result.spread["mean"], result.spread["sd"]
-    figures = "; ".join(f"{row.label} {figure(mean[row.key], row.kind)} ({figure(sd[row.key], row.kind)})" for row in SPREAD)
+    figures = "; ".join(
+        f"{row.label} {figure(mean[row.key], row.kind)} ({figure(sd[row.key], row.kind)})" for row in SPREAD
+    )
     note = f" ({note})" if (note := spread_note(result)) else ""
     return f"{who_varies(result)} on its own, mean (standard deviation): {figures}{note}"
 
