@@ -83,7 +83,7 @@ def train(task: Any = "stocks", **options: Any) -> Ensemble | TrainedRun:
     if isinstance(task, (str, PathLike)) and ".py" in str(task):
         file, colon, kind = str(task).rpartition(":")
         place = f"{Path(file).absolute()}:{kind}" if colon and file.endswith(".py") else str(Path(task).absolute())
-        options["asked"] = {**options.get("asked", {}), "task": place}
+        options["metadata"] = {**options.get("metadata", {}), "task": place}
         task = load_task(task)
     trained: Ensemble | TrainedRun = training.train(task, **options)
     return trained

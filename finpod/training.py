@@ -82,7 +82,7 @@ def train(
     fork: str | Path | None = None,
     storage: str | None = None,
     watch: Watch | None = None,
-    asked: Mapping[str, Any] = MappingProxyType({}),
+    metadata: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> Ensemble | TrainedRun:
     """Train agents on a task in a tournament and save the best in the folder `out`.
@@ -104,7 +104,7 @@ def train(
 
     During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
     the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,
-    the arguments of `load_market` and the plain values `asked`, so a run can be resumed by its name alone. `progress` is
+    the arguments of `load_market` and the plain values `metadata`, so a run can be resumed by its name alone. `progress` is
     called with the name of a step and the fraction that is done, `watch` with the `Status` of the tournament.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
@@ -138,7 +138,7 @@ def train(
     folder.require(**how, plans=plans)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
     loaded = {} if market is None else market.origin
-    entry = _entry(out, storage, features, seeds=[one.seed for one in plans], device=used, market=loaded, asked=asked)
+    entry = _entry(out, storage, features, seeds=[one.seed for one in plans], market=loaded, metadata=metadata)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
     tell = progress or (lambda doing, share: None)
@@ -246,7 +246,7 @@ def own_functions(features: Features) -> list[Any]:
 
 
 def _entry(out: Path, storage: str | None, features: Any, **others: Any) -> dict[str, Any]:
-    """Return the fields of `RunEntry`."""
+    """Return the fields of `Recorded` that a log stores besides its header."""
     place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
     functions = [name_of(one) for one in own_functions(features)]
     if features is not None and not isinstance(features, str):

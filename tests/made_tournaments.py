@@ -171,11 +171,16 @@ def header_of(plan: Any) -> dict[str, Any]:
     """The first line of the log of a made-up tournament."""
     from dataclasses import asdict
 
+    from made_agents import space_of
+
     from finpod.rl.ppo import PPOConfig
     from finpod.tournament.setup import FORMAT
 
     return {
         "format": FORMAT,
+        "learner": "ppo",
+        "measure": "sharpe",
+        "space": space_of(FEATURES).to_dict(),
         "plan": asdict(plan),
         "config": asdict(PPOConfig()),
         "levels": [plan.goal(level, UPDATE) for level in range(1, plan.rounds + 1)],
@@ -206,7 +211,7 @@ def driver_of(
     log, changes = open_log(store, {**header_of(plan), **header}, {})
     for change in changes:
         say(change)
-    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), search=plan.search)
+    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), restart_rate=plan.restart_rate)
     return Scheduler(plan, evolver, log, engine, update=update, watch=look)
 
 

@@ -17,7 +17,6 @@ from finpod.market.load import save_snapshot
 from finpod.rl.ppo import PPOConfig
 from finpod.storage import Store
 from finpod.tournament import run_folder, scheduler, training
-from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.run_folder import lock
 from finpod.tournament.setup import Plan
 from finpod.tournament.verify import verify_log
@@ -114,7 +113,7 @@ def python(folder, source, until=np.inf):
             market=finpod.load_market("data/sim") if source == "file" else SIMULATED, **DAYS, out="strategies/python",
             agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2, watch=watch,
             config=PPOConfig(gamma=0.9), costs=finpod.Costs(fee_bps=5.0, per_share=0.01), tilt=2.0, num_envs=64,
-            plan=Plan(checkpoint_steps=2048, retries=1, search=EvolutionConfig(fresh=0.5)),
+            plan=Plan(checkpoint_steps=2048, retries=1, restart_rate=0.5),
         )  # fmt: skip
     return folder / "strategies"
 

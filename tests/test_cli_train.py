@@ -15,7 +15,6 @@ from made_tournaments import wait_until
 import finpod
 from finpod.errors import InputError
 from finpod.tournament import training
-from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.setup import Stop
 from finpod.tournament.verify import verify_log
 from finpod.workers.executor import Pods
@@ -45,7 +44,7 @@ def test_every_option_reaches_the_tournament(work, monkeypatch):
     assert run(LINE, SIZE, more).error == "enough"
     plan = asked["plan"]
     assert (plan.mode, plan.alike, plan.checkpoint_steps) == ("async", 0.5, 99)
-    assert plan.search == EvolutionConfig(fresh=0.4)
+    assert plan.restart_rate == 0.4
     assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0)
     assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 8192, 0)
     assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)

@@ -16,7 +16,6 @@ from finpod.storage import Store
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Trial, ranked
 from finpod.tournament.lineage import differing, lineage
-from finpod.tournament.log import TrialLog
 from finpod.tournament.selection_bias import luck
 
 
@@ -68,15 +67,6 @@ def test_lost_and_failed_trials_say_why(history):
     assert (failed.state, failed.reason) == ("failed", "ValueError: trial 5 made up a failure")
     assert math.isnan(failed.score)
     assert failed.returns.shape == (0,)
-
-
-def test_a_log_that_does_not_say_when_a_pod_was_lost_is_read(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        write_run(tmp_path / "old", finished=False, die_after=3)
-    TrialLog(Store(tmp_path / "old.unfinished" / "seed-0")).append("lost", trial=3, reason="gone", attempt=1)
-    (loss,) = read_history(tmp_path / "old").trials[3].lost
-    assert loss.reason == "gone"
-    assert math.isnan(loss.at)
 
 
 def test_what_train_leaves_is_read(tmp_path):

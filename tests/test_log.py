@@ -161,7 +161,7 @@ def of_kind(records, kind, number=0):
     [
         ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma of trial"),
         ("draw", 1, lambda one: one.update(seen=9), "after 9 trials"),
-        ("draw", 1, lambda one: one["jobs"].append({}), "KeyError"),
+        ("draw", 1, lambda one: one["jobs"].append({}), "copied of trial 2"),
         ("submit", 2, lambda one: one.update(steps=UPDATE), "its round ends at"),
         ("submit", 2, lambda one: one.update(score=99.0), "99.0"),
         ("submit", 2, lambda one: one.update(trial=-1), "trial -1"),

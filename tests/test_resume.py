@@ -13,7 +13,6 @@ from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament import run_folder, training
-from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.run_folder import find, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
@@ -206,7 +205,7 @@ def test_what_comes_after_validation_and_what_no_agent_depends_on_may_change(mar
 def test_a_fork_goes_on_under_other_settings_and_leaves_its_source_alone(market, out, tmp_path):
     place = out.with_name("tiny.unfinished")
     before = content(place)
-    fork = run(market, tmp_path / "fork", replace(PLAN, search=EvolutionConfig(fresh=1)), agents=4, fork=out, **LONGER)
+    fork = run(market, tmp_path / "fork", replace(PLAN, restart_rate=1), agents=4, fork=out, **LONGER)
     assert fork.trials == TRIALS + 4  # a third round, of four agents
     known = {one["agent"] for one in fork.log[:6]}
     begun = [line["parent"] for line in fork.log if line["generation"] == 2 and line["agent"] not in known]
@@ -303,22 +302,21 @@ def test_nothing_of_a_users_own_is_removed_from_the_place_of_a_run(market, tmp_p
 
 def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkeypatch):
     """Options that no agent depends on are those of the last driver; a market from memory has no path."""
-    place = interrupted(market, tmp_path / "tiny", asked={"tensorboard": "/events"})
+    place = interrupted(market, tmp_path / "tiny", metadata={"tensorboard": "/events"})
     where, recorded = recorded_of(str(tmp_path / "tiny"), None)
     assert where == recorded.where == str(place)
     assert recorded.plan == replace(PLAN, agents=3, keep=2, seed=7, steps=4 * STEPS_AN_UPDATE)
-    task, entry = recorded.header["task"], recorded.run
-    assert (recorded.config, task["threads"], entry.seeds) == (CONFIG, 1, [7])
-    assert (entry.features, entry.functions) == (["return_5", "volatility_21"], [])
-    assert (entry.market, recorded.header["data_title"]) == ({}, market.title)
-    assert (entry.out, entry.storage, entry.device) == (str(tmp_path / "tiny"), None, "cpu")
+    assert (recorded.config, recorded.header["task"]["threads"], recorded.seeds) == (CONFIG, 1, [7])
+    assert (recorded.features, recorded.functions) == (["return_5", "volatility_21"], [])
+    assert (recorded.market, recorded.header["data_title"]) == ({}, market.title)
+    assert (recorded.out, recorded.storage) == (str(tmp_path / "tiny"), None)
     named = replace(market, origin={"path": "/data/sim"})
     interrupted(named, tmp_path / "tiny", after=5, resume=True, plan=replace(PLAN, alike=0.5))
     _, recorded = recorded_of(str(place), None)
-    assert (recorded.plan.alike, recorded.run.market) == (0.5, {"path": "/data/sim"})
-    assert recorded.run.asked == {"tensorboard": "/events"}
+    assert (recorded.plan.alike, recorded.market) == (0.5, {"path": "/data/sim"})
+    assert recorded.metadata == {"tensorboard": "/events"}
     interrupted(market, tmp_path / "fork", after=5, fork=place)
     _, recorded = recorded_of(str(tmp_path / "fork"), None)
-    assert (recorded.run.out, recorded.run.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
+    assert (recorded.out, recorded.market) == (str(tmp_path / "fork"), {"path": "/data/sim"})
     run(market, tmp_path / "tiny", resume=True)
     assert "finished" in refusal(recorded_of, str(tmp_path / "tiny"), None)

@@ -8,7 +8,6 @@ from made_tournaments import UPDATE, Made, agent_file, check_log, driver_of, lin
 from finpod.errors import CheckpointError, DataError, InputError
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
-from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.setup import Stop
 from finpod.workers.executor import Failed
 
@@ -40,7 +39,7 @@ def of_kind(store, kind):
 @MODES
 def test_a_trial_goes_from_checkpoint_to_checkpoint(store, mode):
     engine = Made()
-    board = play(store, plan_of(mode=mode, checkpoint_steps=UPDATE, search=EvolutionConfig(fresh=0)), engine)
+    board = play(store, plan_of(mode=mode, checkpoint_steps=UPDATE, restart_rate=0), engine)
     assert [key for key in engine.started if key.startswith("0/")] == ["0/32/0", "0/64/0"]
     for first, second in zip(engine.pieces[::2], engine.pieces[1::2], strict=True):
         assert (first.last, second.last) == (False, True)
@@ -182,7 +181,7 @@ def test_a_checkpoint_inside_a_round_that_is_missing_costs_that_round(tmp_path):
 
 
 def test_an_agent_whose_checkpoint_cannot_be_read_is_out_and_the_others_go_on(store):
-    plan, said = plan_of(search=EvolutionConfig(fresh=0)), []
+    plan, said = plan_of(restart_rate=0), []
     play(store, replace(plan, stop=Stop(trials=4)), Made())
     best = max(of_kind(store, "submit"), key=lambda record: record["score"])["trial"]
     (store.folder / "agents" / f"{best}.pt").unlink()

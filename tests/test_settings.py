@@ -10,7 +10,7 @@ from finpod.envs.locomotion.environment import make_locomotion
 from finpod.errors import InputError
 from finpod.rl.apg import APGConfig
 from finpod.rl.ppo import PPOConfig
-from finpod.tournament.setup import EvolutionConfig, Plan, Stop
+from finpod.tournament.setup import Plan, Stop
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms
 from finpod.workers.executor import Pods
@@ -66,13 +66,13 @@ WRONG = {
     Plan: {
         "mode": ["turns"],
         "alike": [1.1],
+        "restart_rate": [-0.1, NAN],
         "retries": [-1],
         "checkpoint_steps": [0],
         "keep": [65],
         "agents": [0],
         "seed": [-1],
     },
-    EvolutionConfig: {"fresh": [-0.1, NAN]},
     Stop: {"trials": [0, 1.5], "steps": [-1], "seconds": [0, INF, "5"]},
     pods: {"count": [0, "many"], "cpus": [0.0, NAN], "gpus": [-1.0, 1.5], "timeout": [INF]},
     worlds: {

@@ -7,7 +7,6 @@ from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, reco
 
 from finpod.storage import Store
 from finpod.tournament import scheduler
-from finpod.tournament.evolution import EvolutionConfig
 from finpod.tournament.setup import Plan, Stop
 
 MODES = pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -47,7 +46,7 @@ def test_rounds_end_with_the_last_and_an_asynchronous_tournament_where_it_is_tol
 @pytest.mark.parametrize("slots", [1, 9])
 def test_it_stops_after_so_many_steps_at_the_same_trial_wherever_the_pods_run(store, mode, slots):
     limit = 13 * UPDATE  # trials of two updates each in the first round
-    board = play(store, plan_of(mode=mode, search=EvolutionConfig(fresh=0), stop=Stop(steps=limit)), shuffled(slots))
+    board = play(store, plan_of(mode=mode, restart_rate=0, stop=Stop(steps=limit)), shuffled(slots))
     assert trials(board) == list(range(7))
     assert ended(store) == f"{limit:,} environment steps"
 

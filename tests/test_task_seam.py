@@ -112,7 +112,7 @@ def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
     whole = finpod.train(task, out=tmp_path / "whole" / "run", **options)
     with pytest.raises(KeyboardInterrupt):
         finpod.train(task, out=tmp_path / "run", **options, watch=stop)
-    with pytest.raises(InputError, match="num_envs was None and is 16"):
+    with pytest.raises(InputError, match="num_envs was 32 and is 16"):
         finpod.train(task, out=tmp_path / "run", **options, resume=True, num_envs=16)
     resumed = finpod.train(task, out=tmp_path / "run", **options, resume=True)
     assert same_agents(resumed, whole)
@@ -160,7 +160,7 @@ def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path,
     monkeypatch.setattr(training, "run_slice", run_slice)
     monkeypatch.chdir(tmp_path)  # where no file toy.py lies
     _, recorded = recorded_of("strategies/toy", None)
-    assert recorded.run.asked["task"] == f"{toy}:Toy"
+    assert recorded.metadata["task"] == f"{toy}:Toy"
     assert recorded.plan.alike == 0.9
     ended = cli("train --resume strategies/toy --device cpu")
     assert ended.exit_code == 0, ended.output

@@ -21,7 +21,6 @@ FIELDS = {
     "stop.seconds": "stop_minutes",
     "hold": "rebalance_every",
     "alike": "max_correlation",
-    "fresh": "restart_rate",
     "num_envs": "envs",
     "pods.count": "pods",
     "pods.cpus": "pod_cpus",

@@ -58,7 +58,7 @@ RUN = options.Settings("cli.settings", "Run", " ".join(Run.__annotations__))
 PLAN = options.Settings(
     "tournament.setup",
     "Plan",
-    "agents rounds keep steps seed mode max_correlation=alike checkpoint_steps",
+    "agents rounds keep steps seed mode max_correlation=alike checkpoint_steps restart_rate",
     max_correlation={"default": 0.95},
     steps={
         "kind": "int | None",
@@ -66,7 +66,6 @@ PLAN = options.Settings(
         "help": "Environment steps of an agent over all rounds; by default those of the task, 600,000 for stocks.",
     },
 )
-EVOLUTION = options.Settings("tournament.evolution", "EvolutionConfig", "restart_rate=fresh")
 STOP = options.Settings("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
 TRADING = options.Settings(
     "envs.actions",
@@ -95,7 +94,7 @@ FIRST = (
 )
 """Options that --help lists, in this order. --help-advanced lists all options."""
 STOCKS_ONLY = (options.MARKET, options.COSTS, options.FILL, TRADING, CAPS)
-ALL = (*STOCKS_ONLY, RUN, PLAN, EVOLUTION, STOP, PODS)
+ALL = (*STOCKS_ONLY, RUN, PLAN, STOP, PODS)
 """Options of `finpod train`."""
 OF_STOCKS = [*(name for group in STOCKS_ONLY for name in group.names), "train", "validation", "features"]
 """Options that only stocks have."""
@@ -143,7 +142,7 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     stop = Stop(**STOP.values(values), seconds=None if minutes is None else 60 * minutes)
     base = recorded.plan if recorded else Plan()
     sizes = PLAN.values(values) | ({"steps": Plan.steps} if values["steps"] is None else {})
-    plan = replace(base, search=replace(base.search, **EVOLUTION.values(values)), stop=stop, **sizes)
+    plan = replace(base, stop=stop, **sizes)
     known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
     costs = replace(Costs(**known), **options.COSTS.values(values))
     trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
@@ -191,10 +190,10 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 
     Raises InputError for a market or task made in memory and for feature functions, which a log cannot store.
     """
-    entry, stop = recorded.run, recorded.plan.stop
-    if entry.functions and "features" not in typed:
+    stop = recorded.plan.stop
+    if recorded.functions and "features" not in typed:
         raise InputError(
-            f"{recorded.where} uses the feature function {entry.functions[0]}, which its log cannot store; continue in Python "
+            f"{recorded.where} uses the feature function {recorded.functions[0]}, which its log cannot store; continue in Python "
             "with finpod.train(..., features=[...], resume=True)"
         )
     values = {
@@ -202,13 +201,12 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
         "learner": recorded.header["learner"],
         "envs": recorded.header["num_envs"],
         **PLAN.options(vars(recorded.plan)),
-        **EVOLUTION.options(vars(recorded.plan.search)),
         **STOP.options(vars(stop)),
-        "seeds": len(entry.seeds),
+        "seeds": len(recorded.seeds),
         "stop_minutes": None if stop.seconds is None else stop.seconds / 60,
-        "out": Path(entry.out),
-        "storage": entry.storage,
-        "tensorboard": Path(text) if (text := entry.asked.get("tensorboard")) else None,
+        "out": Path(recorded.out),
+        "storage": recorded.storage,
+        "tensorboard": Path(text) if (text := recorded.metadata.get("tensorboard")) else None,
     }
     kept = {name: value for name, value in values.items() if name not in typed and not (fork and name in OF_PLACE)}
     return kept | (_market(recorded, typed) if "trading" in recorded.header["task"] else {})
@@ -216,16 +214,16 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
     """Return the recorded options of the task. Raises InputError for a task that was created in memory."""
-    task, features, asked = recorded.header["task"], recorded.run.features, recorded.run.asked
+    task, features = recorded.header["task"], recorded.features
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
     if "trading" not in task:
-        if "task" not in asked:
+        if "task" not in recorded.metadata:
             raise InputError(
                 f"{recorded.where} trains the task {task.get('task')}, an object that its log cannot store; continue in Python "
                 "with finpod.train(task, ..., resume=True)"
             )
-        return {"task": asked["task"]}
+        return {"task": recorded.metadata["task"]}
     trading = task["trading"]
     return {
         "train": ":".join(task["windows"]["train"]),
@@ -243,7 +241,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
 
     Raises InputError for a market that was made in memory, unless the option market was typed.
     """
-    market = dict(recorded.run.market)
+    market = dict(recorded.market)
     if not market and "market" not in typed:
         raise InputError(
             f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}); give it with --market"

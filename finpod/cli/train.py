@@ -92,7 +92,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
         elif not whole:
             raise InputError(f"{where} has an empty log; give {spelled(*needed(values))} as well")
         if resume and not storage:
-            values |= driven(resume, recorded.run.storage if recorded else None, out)
+            values |= driven(resume, recorded.storage if recorded else None, out)
     refuse_others(values["task"], typed)
     if lacking := [name for name in needed(values) if values[name] is None]:
         raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
@@ -136,7 +136,7 @@ def _trained(
             watch=watch,
             plan=plan,
             pods=pods,
-            asked={"tensorboard": str(events.absolute())} if events else {},
+            metadata={"tensorboard": str(events.absolute())} if events else {},
         )
     return trained
 

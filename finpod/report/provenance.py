@@ -23,7 +23,6 @@ TITLES = {"board": "All trials, ranked on validation", "members": "Members of th
 """Titles of lists of agents, by key."""
 LABELS = {
     "alike": "Max correlation",
-    "fresh": "Restart rate",
     "hold": "Rebalance every",
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from finpod.errors import require_number
 from finpod.rl import LEARNERS
 from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
@@ -27,19 +26,6 @@ HORIZONS = ("gamma", "gae_lambda")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvolutionConfig:
-    """Rules by which agents are varied."""
-
-    fresh: float = 0.25
-    """Fraction of new agents that start untrained with new settings."""
-    structure: bool = True
-    """If True, fresh agents also draw the settings that shape a network: features, width and others of the task."""
-
-    def __post_init__(self) -> None:
-        require_number("fresh", self.fresh, 0, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Evolver:
     """Draws the next agents, with generators seeded by the tournament's seed and the number of the draw."""
 
@@ -49,8 +35,8 @@ class Evolver:
     """Settings of the learner of the first agent. Settings without bounds are the same for all agents."""
     space: Space
     """Settings of the task that vary."""
-    search: EvolutionConfig
-    """Rules of variation."""
+    restart_rate: float
+    """Fraction of new agents that start untrained with new settings."""
     learner: str = LEARNER
     """Name of the learner of all agents."""
 
@@ -71,7 +57,7 @@ class Evolver:
         trials = [self._trial(number + i, level, trial.agent_settings, trial) for i, trial in enumerate(strong)]
         for i in range(agents - len(strong)):
             parent = strong[i % len(strong)]
-            if parent.state == "failed" or random.random() < self.search.fresh:
+            if parent.state == "failed" or random.random() < self.restart_rate:
                 trials.append(self._trial(number + len(trials), level, self.fresh(made + i, random).to_dict()))
             else:
                 child = self.copy(parent, made + i, random).to_dict()
@@ -93,7 +79,7 @@ class Evolver:
                 settings = self.copy(parent, made, random).to_dict() if copied else parent.agent_settings
                 return self._trial(number, parent.level + 1, settings, parent, copied=copied)
         order = [trial for trial in board.ranked() if trial.state == "ended"]
-        if made < agents or not order or random.random() < self.search.fresh:
+        if made < agents or not order or random.random() < self.restart_rate:
             return self._trial(number, 1, self.begin(made, random).to_dict())
         weights = np.arange(len(order), 0, -1, dtype=np.float64)
         like = order[int(random.choice(len(order), p=weights / weights.sum()))]
@@ -101,20 +87,19 @@ class Evolver:
 
     def begin(self, made: int, random: np.random.Generator) -> Settings:
         """Return an untrained agent. The first has `config`; each later one is fresh or has a variation of `config`."""
-        if made and random.random() < self.search.fresh:
+        if made and random.random() < self.restart_rate:
             return self.fresh(made, random)
         config = vary(self.config, self._bounds(), random) if made else self.config
         return self._agent(made, config, self.space.start)
 
     def fresh(self, made: int, random: np.random.Generator) -> Settings:
-        """Return an untrained agent. Settings with bounds are drawn log-uniformly; with `structure`, sets and choices too."""
+        """Return an untrained agent. Settings with bounds are drawn log-uniformly, and subsets and choices uniformly."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
         task |= {name: float(np.exp(random.uniform(*np.log(bounds)))) for name, bounds in space.ranges.items()}
-        if self.search.structure:
-            task |= {name: _subset(names, random) for name, names in space.subsets.items()}
-            task |= {name: options[int(random.choice(len(options)))] for name, options in space.choices.items()}
+        task |= {name: _subset(names, random) for name, names in space.subsets.items()}
+        task |= {name: options[int(random.choice(len(options)))] for name, options in space.choices.items()}
         return self._agent(made, replace(self.config, **drawn), task)
 
     def copy(self, trial: Trial, made: int, random: np.random.Generator) -> Settings:

@@ -61,7 +61,7 @@ class Settings:
 
 
 class Loss(NamedTuple):
-    """A lost pod of a trial: the reason in one line, and the Unix time (NaN in logs of early versions)."""
+    """A lost pod of a trial: the reason in one line, and the Unix time."""
 
     reason: str
     at: float
@@ -149,7 +149,7 @@ class Trial:
         """Return the trial after a record of kind 'lost', 'failed', 'checkpoint' or 'submit'. A null becomes NaN."""
         kind = record["kind"]
         if kind == "lost":
-            return replace(self, lost=(*self.lost, Loss(record["reason"], _number(record.get("at")))))
+            return replace(self, lost=(*self.lost, Loss(record["reason"], record["at"])))
         if kind == "failed":
             return replace(self, state="failed", reason=record["reason"])
         place = record.get("place")

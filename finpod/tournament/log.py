@@ -36,7 +36,7 @@ class TrialLog:
         self.header: Mapping[str, Any] = {}
         """Plan, settings, task and versions of the last scheduler; empty before the first scheduler."""
         self.origin: Mapping[str, Any] = {}
-        """Entry 'run' of the record with the header; see `RunEntry`."""
+        """Entry 'run' of the record with the header; see `Recorded`."""
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""

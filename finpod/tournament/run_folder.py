@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
 from finpod.files import UNFINISHED, locked, parents_of, to_json_line
@@ -24,7 +24,7 @@ from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, places_of, unfinished
-from finpod.tournament.setup import FIXED, FREE, LEVELS, Plan, completed
+from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan
 
 LEASE = 120.0
 """Seconds after which the lock file of a driver at a URL is stale."""
@@ -77,8 +77,9 @@ class RunFolder:
                     "pass the same seeds, or another name"
                 )
             if header := TrialLog(self.store, name).header:
-                changed = differences(header["plan"], _plain(asdict(plans[seed])), "plan.")
-                refuse_changes(changed, self.where, forked)
+                begun = {entry: header[entry] for entry in ("format", "plan")}
+                plan = _plain(asdict(plans[seed]))
+                refuse_changes(differences(begun, {"format": FORMAT, "plan": plan}), self.where, forked)
 
     @contextmanager
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
@@ -130,37 +131,31 @@ class RunFolder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEntry:
-    """The entry 'run' of a log.
-
-    The output folder `out` and the `storage` (None: OUT.unfinished) are absolute paths. `seeds` are the seeds of the
-    tournaments, `device` is the device of the driver. `features` are the names of the requested features (None: the default
-    set, or a task without a market). `functions` are the names of those that are functions, which a log cannot store.
-    `market` has the arguments of `load_market`; it is empty for other markets. `asked` has further values for the next driver.
-    """
-
-    out: str
-    storage: str | None
-    seeds: Sequence[int]
-    features: str | Sequence[str] | None
-    functions: Sequence[str]
-    device: str | None = None
-    market: Mapping[str, Any]
-    asked: Mapping[str, Any]
-
-
-class Recorded(NamedTuple):
-    """Settings of an unfinished run, as recorded by its last driver.
-
-    `where` is the folder or URL of its logs, `header` the header of the first log, `plan` the plan of the first tournament,
-    `config` the settings of the learner of the first agent, and `run` the entry 'run'.
-    """
+class Recorded:
+    """Settings of an unfinished run, as recorded by its last driver. The entry 'run' of a log has the fields from `out` on."""
 
     where: str
+    """Folder or URL of the logs."""
     header: Mapping[str, Any]
+    """Header of the first log."""
     plan: Plan
+    """Plan of the first tournament."""
     config: Any
-    run: RunEntry
+    """Settings of the learner of the first agent."""
+    out: str
+    """Output folder, an absolute path."""
+    storage: str | None
+    """Absolute path or URL of the logs; None for OUT.unfinished."""
+    seeds: Sequence[int]
+    """Seeds of the tournaments."""
+    features: str | Sequence[str] | None
+    """Names of the requested features; None for the default features, and for tasks without a market."""
+    functions: Sequence[str]
+    """Names of the features that are functions, which a log cannot store."""
+    market: Mapping[str, Any]
+    """Arguments of `load_market`; empty if the market was not loaded by it."""
+    metadata: Mapping[str, Any]
+    """Further values for the next driver."""
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
@@ -173,14 +168,14 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
     first = next((log for log in logs if log.header), None)
     if first is None:
         return place.where, None
-    if not first.origin:
+    header, entry = first.header, first.origin
+    if header["format"] != FORMAT:
         raise InputError(
             f"{place.where} was begun by an earlier version of finpod, whose scores are not comparable; train again"
         )
-    header, entry = completed(first.header), RunEntry(**first.origin)
-    plan = Plan.from_dict(header["plan"] | {"seed": entry.seeds[0]})
+    plan = Plan.from_dict({**header["plan"], "seed": entry["seeds"][0]})
     config = LEARNERS[header["learner"]].Config(**header["config"])
-    return place.where, Recorded(place.where, header, plan, config, entry)
+    return place.where, Recorded(where=place.where, header=header, plan=plan, config=config, **entry)
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
@@ -229,15 +224,15 @@ def open_log(
 ) -> tuple[TrialLog, list[str]]:
     """Return the log of a tournament, and sentences on the settings that have changed since it was last open.
 
-    The header and `origin` (see `RunEntry`) are added as a record 'begin' if they have changed. Raises InputError for a change
+    The header and `origin` (see `Recorded`) are added as a record 'begin' if they have changed. Raises InputError for a change
     that is not allowed; see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     known, header, entry = len(log.notes), _plain(header), _plain(origin)
     if log.header:
-        changed = differences(completed(log.header), completed(header))
+        changed = differences(log.header, header)
         refuse_changes(changed, store.where, forked)
-        kept = ("market", "asked")  # entries that a driver may leave empty
+        kept = ("market", "metadata")  # entries that a driver may leave empty
         entry |= {name: log.origin[name] for name in kept if log.origin.get(name) and not entry.get(name)}
         if not changed and entry == log.origin:
             return log, []

@@ -12,19 +12,18 @@ import torch
 
 from finpod.errors import require_choice, require_number
 from finpod.pickling import dumps_by_value
-from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import versions
 from finpod.rl.task import Task
 from finpod.seeds import require_seed
-from finpod.tournament.evolution import EvolutionConfig, Evolver
+from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER
 
-FORMAT = "finpod tournament 1"
+FORMAT = "finpod tournament 2"
 """Format of a log."""
 LEVELS = "levels"
 """Entry of a header: environment steps at the end of each round."""
-FREE = ("versions", "undefined", "baseline", "data_title", "plan.choice", "plan.keep", "plan.checkpoint_steps",
-        "plan.retries", "plan.alike", "plan.stop")  # fmt: skip
+FREE = ("versions", "undefined", "baseline", "data_title", "plan.keep", "plan.checkpoint_steps", "plan.retries",
+        "plan.alike", "plan.stop")  # fmt: skip
 """Entries of a header that may change when a run is resumed, because they do not affect agents."""
 FIXED = ("task", "format", "measure")
 """Entries that may not change even in a fork, because scores would not be comparable."""
@@ -72,8 +71,8 @@ class Plan:
     """Number of times that a lost slice is started again before its trial fails."""
     alike: float = ALIKE
     """Largest correlation of active validation returns between two selected agents."""
-    search: EvolutionConfig = field(default_factory=EvolutionConfig)
-    """Rules of variation."""
+    restart_rate: float = 0.25
+    """Fraction of new agents that start untrained with new settings."""
     stop: Stop = field(default_factory=Stop)
     """Stop rules."""
 
@@ -88,6 +87,7 @@ class Plan:
             require_number("checkpoint_steps", self.checkpoint_steps, 1, whole=True)
         require_number("retries", self.retries, 0, whole=True)
         require_number("alike", self.alike, 0, 1)
+        require_number("restart_rate", self.restart_rate, 0, 1)
 
     @property
     def most_trials(self) -> int:
@@ -106,10 +106,8 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Return the plan of a header. Headers of earlier versions also have a `choice` and two more stop rules."""
-        stop = Stop(**{name: values["stop"][name] for name in ("trials", "steps", "seconds")})
-        values = {name: value for name, value in values.items() if name != "choice"}
-        return cls(**{**values, "search": EvolutionConfig(**values["search"]), "stop": stop})
+        """Return the plan of a header."""
+        return cls(**{**values, "stop": Stop(**values["stop"])})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,24 +136,24 @@ class TournamentSetup:
 
     def evolver(self) -> Evolver:
         """Return the `Evolver` that draws the agents."""
-        search, space = self.plan.search, self.task.space()
-        return Evolver(seed=self.plan.seed, config=self.config, space=space, search=search, learner=self.learner)
+        space, rate = self.task.space(), self.plan.restart_rate
+        return Evolver(seed=self.plan.seed, config=self.config, space=space, restart_rate=rate, learner=self.learner)
 
     def header(self) -> dict[str, Any]:
-        """Return the header of the log as plain values. Entries equal to those of `LACKING` are left out."""
+        """Return the header of the log as plain values."""
         of_task = self.task.header()
-        envs = None if self.num_envs == self.task.num_envs else self.num_envs
-        named = {"learner": self.learner, "measure": self.task.measure, "num_envs": envs}
         return {
             "format": FORMAT,
             "plan": asdict(self.plan),
+            "learner": self.learner,
             "config": asdict(self.config),
+            "measure": self.task.measure,
+            "num_envs": self.num_envs,
             LEVELS: [self.plan.goal(level, self.update) for level in range(1, self.plan.rounds + 1)],
             "space": self.task.space().to_dict(),
             **of_task,
             "versions": {**versions(), **of_task.get("versions", {})},
             "task": {**of_task["task"], "threads": self.threads},
-            **{name: value for name, value in named.items() if value != LACKING[name]},
         }
 
     def to_shared(self) -> dict[str, Any]:
@@ -169,27 +167,3 @@ def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSet
     task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
     setup: TournamentSetup = replace(shared["setup"], task=task, device=device)
     return setup
-
-
-LACKING: dict[str, Any] = {
-    "learner": LEARNER,
-    "measure": "sharpe",
-    "num_envs": None,
-    "space": {
-        "start": {"hidden": 32, "features": None, "reward": None, "cost_factor": 1.0},
-        "ranges": {"cost_factor": [0.5, 2.0]},
-        "choices": {"hidden": [16, 32, 64], "reward": ["log", "value"]},
-    },
-}
-"""Values of entries that are missing in a header. Early logs of stock agents have none of them."""
-LACKING_TERMS: dict[str, Any] = {"anchor": "equal-weight", "max_weight": None, "max_turnover": None}
-"""Values of entries that are missing in the entry 'trading' of a task."""
-
-
-def completed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a header with its missing entries, and with settings of the learner that are newer than the log."""
-    space = {**LACKING["space"], "subsets": {"features": header.get("task", {}).get("features", [])}}
-    whole = {**LACKING, "space": space, **header}
-    if "trading" in whole.get("task", {}):
-        whole["task"] = {**whole["task"], "trading": {**LACKING_TERMS, **whole["task"]["trading"]}}
-    return whole | {"config": asdict(LEARNERS[whole["learner"]].Config(**whole["config"]))}

@@ -39,7 +39,7 @@ def run(
 ) -> T:
     """Run a tournament for each seed, one after the other. Return `finish(runs, logs)`, with the contents of the logs by name.
 
-    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `RunEntry`), from which the
+    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which the
     task can be built again. `watch` is first called with the `remarks`. Logs and checkpoints are removed after `finish` has
     returned. Raises InputError for an unfinished run that is neither resumed nor overwritten, that another process drives,
     or that has other settings.

@@ -13,9 +13,9 @@ from finpod.rl import LEARNERS
 from finpod.rl.task import Space
 from finpod.storage import Store
 from finpod.tournament.evolution import Evolver
-from finpod.tournament.leaderboard import OF_TRIAL, Leaderboard, Settings
+from finpod.tournament.leaderboard import OF_TRIAL, Leaderboard
 from finpod.tournament.log import TrialLog, differences, exists
-from finpod.tournament.setup import Plan, completed
+from finpod.tournament.setup import FORMAT, Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
@@ -42,12 +42,15 @@ class _Derived(TrialLog):
     def _take(self, record: Mapping[str, Any]) -> None:
         kind, ended = record["kind"], len(self.board.log)
         if kind == "begin":
-            header = completed(record["header"])
+            header = record["header"]
+            self._require(
+                header["format"] == FORMAT, f"has the format {header['format']!r}; only {FORMAT!r} can be verified"
+            )
             self.plan, learner, space = Plan.from_dict(header["plan"]), header["learner"], Space(**header["space"])
             self.levels, self.measure, self.board.run = header["levels"], header["measure"], self.plan.seed
             config = LEARNERS[learner].Config(**header["config"])
-            search, seed = self.plan.search, self.plan.seed
-            self.evolver = Evolver(seed=seed, config=config, space=space, search=search, learner=learner)
+            rate, seed = self.plan.restart_rate, self.plan.seed
+            self.evolver = Evolver(seed=seed, config=config, space=space, restart_rate=rate, learner=learner)
         elif self.evolver is None:
             self._require(False, "comes before the line with the settings of the tournament")
         elif kind == "draw":
@@ -79,10 +82,8 @@ class _Derived(TrialLog):
         made = len(board.trials) - begun
         self._require(made == len(jobs), f"draws {len(jobs)} trials for a round of {made}")
         for trial, drawn in zip(board.trials[begun:], jobs, strict=True):
-            # with settings of the learner that are newer than the log
-            whole = {**drawn, "settings": Settings.from_dict(drawn["settings"]).to_dict()}
-            follows, stands = (json.loads(to_json_line(one)) for one in (trial.to_record(), whole))
-            for name, one, other in differences(follows, stands):
+            follows = json.loads(to_json_line(trial.to_record()))
+            for name, one, other in differences(follows, drawn):
                 differs = f"{name} of trial {trial.number} is {other!r:.100}, recomputed {one!r:.100}"
                 self._require(False, f"does not follow from the lines before it: {differs}")
 
