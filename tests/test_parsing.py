@@ -54,18 +54,11 @@ def test_numbers_since_1970_are_stamps_in_utc(unit, scale, kind):
     assert others == [{"+00:00"}, f"dates read as {unit} since 1970, UTC"]
 
 
-@pytest.mark.parametrize(
-    ("text", "times"),
-    [
-        ("9:30 AM,12:00 PM,1:15 PM,3:59:30 pm", "09:30,12:00,13:15,15:59:30"),
-        ("14:30Z,14:31Z,14:32Z", "09:30,09:31,09:32"),
-        ("15:30:00+01:00,15:31:00+01:00,15:32:00+01:00", "09:30,09:31,09:32"),
-    ],
-)
-def test_times_of_intraday_bars_are_those_of_new_york(text, times):
-    stamps = [f"2024-01-02 {time}" for time in text.split(",")]
-    expected = [f"2024-01-02 {time}" for time in times.split(",")]
-    assert_array_equal(parse_dates(pd.Series(stamps))[0], np.array(expected, dtype="datetime64[ns]"))
+@pytest.mark.parametrize("text", ["9:30 AM,12:00 PM,1:15 PM,3:59:30 pm", "14:30Z,17:00Z,18:15Z,20:59:30Z"])
+def test_times_of_intraday_bars_are_those_of_new_york(text):
+    days, *_ = parse_dates(pd.Series([f"2024-01-02 {time}" for time in text.split(",")]))
+    expected = [f"2024-01-02 {time}" for time in ("09:30", "12:00", "13:15", "15:59:30")]
+    assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +72,7 @@ def test_times_of_intraday_bars_are_those_of_new_york(text, times):
 def test_day_or_month_first_is_decided_by_the_whole_column(text, day_first, expected):
     days, _, reading = parse_dates(pd.Series(text), day_first=day_first)
     assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
-    first = "month" if expected[0][5:7] == f"{int(text[0].replace('.', '/').split('/')[0]):02d}" else "day"
-    assert reading == f"dates read {first} first, such as {text[0]}"
+    assert reading == f"dates read {'day' if expected[0] == '2024-04-03' else 'month'} first, such as {text[0]}"
 
 
 @pytest.mark.parametrize(
@@ -106,21 +98,16 @@ def test_unreadable_dates_end_in_one_line(dates, day_first, wrong):
     ("text", "decimal", "expected"),
     [
         (["1.234,56", "0,5", "1.234.567"], ",", [1234.56, 0.5, 1234567]),
-        (["1 234.5", "N/A", "", "-", "null"], ".", [1234.5, np.nan, np.nan, np.nan, np.nan]),
-        (["1.0e+01", "2.5E-1", "1e2"], ".", [10, 0.25, 100]),
-        (["€10.5", "$ 10.5", "10.5 €", "-£3", "¥1,000"], ".", [10.5, 10.5, 10.5, -3, 1000]),
-        (["1 234,56", "1\u00a0234,56", "1\u202f234\u202f567,5"], ",", [1234.56, 1234.56, 1234567.5]),
+        (["1 234.5", "N/A", "", "-", None], ".", [1234.5, np.nan, np.nan, np.nan, np.nan]),
+        (["10.5 €", "-£3", "¥1,000", "+2"], ".", [10.5, -3, 1000, 2]),
         (["1'234.50", "1’234.50"], ".", [1234.5, 1234.5]),
-        (["1.5", "#N/A", "None", "--", "."], ".", [1.5, np.nan, np.nan, np.nan, np.nan]),
     ],
 )
 def test_numbers_as_people_write_them(text, decimal, expected):
     assert_array_equal(parse_numbers(pd.Series(text), "close", "a file", decimal), expected)
 
 
-@pytest.mark.parametrize(
-    "text", ["1,23", "12,34,567", "1.2.3", "$", "abc", "1,234.5.6", "1 2", "1 23.5", "1.5M", "1,234 567", "--1", "0x1F"]
-)
+@pytest.mark.parametrize("text", ["1,23", "1.2.3", "$", "abc", "1 23.5", "1.5M", "--1", "0x1F"])
 def test_text_that_is_no_number(text):
     refuses(lambda: parse_numbers(pd.Series(["1.5", text]), "close", "a file"), repr(text))
 
@@ -173,25 +160,26 @@ def test_whole_numbers_are_tickers():
 
 
 @pytest.mark.parametrize(
-    ("labels", "name"),
+    ("label", "name"),
     [
-        (["aapl", " Aapl "], "AAPL"),
-        (["brk.b", "BRK/B"], "BRK-B"),
-        (["RCI.B.TO", "rci/b.to"], "RCI-B.TO"),
-        (["BTC/usd"], "BTC-USD"),
-        *(([label], label) for label in ["VOD.L", "SAN.F", "7203.T", "600000.SS", "^GSPC", "ES=F", "BRK_B"]),
+        *(
+            (" Aapl ", "AAPL"),
+            ("brk.b", "BRK-B"),
+            ("BRK/B", "BRK-B"),
+            ("RCI.B.TO", "RCI-B.TO"),
+            ("rci/b.to", "RCI-B.TO"),
+        ),
+        *(("BTC/usd", "BTC-USD"), ("0700.hk", "0700.HK"), (10107, "10107")),
+        *((label, label) for label in ["VOD.L", "SAN.F", "7203.T", "600000.SS", "^GSPC", "ES=F", "BRK_B"]),
     ],
 )
-def test_g09_the_one_spelling_of_a_ticker(labels, name):
-    assert {normal_ticker(label) for label in (*labels, name)} == {name}
+def test_g09_the_one_spelling_of_a_ticker(label, name):
+    assert normal_ticker(label) == normal_ticker(name) == name
 
 
 def test_g09_other_classes_are_told_by_the_tickers_of_the_market():
     """V may be the TSX Venture or the voting shares of McCormick: the market that has MKC-V says which."""
     assert one_spelling(["MKC.V", "mkc-v", "ABC.V"]) == {"MKC.V": "MKC-V", "mkc-v": "MKC-V", "ABC.V": "ABC.V"}
     assert one_spelling(["BRK_B", "BRK.B"]) == {"BRK_B": "BRK-B", "BRK.B": "BRK-B"}
-    for label, among, spelled in (
-        ("MKC.V", "MKC-V", "MKC-V"),
-        ("MKC.V", "MKC", "MKC.V"),
-    ):
+    for label, among, spelled in (("MKC.V", "MKC-V", "MKC-V"), ("MKC-V", "MKC.V", "MKC.V"), ("MKC.V", "MKC", "MKC.V")):
         assert normal_ticker(label, {among}) == spelled
