@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -36,8 +37,8 @@ YEAR, SLACK = 366, 4
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
-_FIRST_DATE, _LAST_DATE = 17000101, 22001231
-"""Range of whole numbers that are read as dates YYYYMMDD; larger numbers are read as seconds."""
+_FIRST_DATE = 17000101
+"""Least whole number that may be a date, as YYYYMMDD or in seconds. Labels of this size are refused."""
 LONG_GAP = 10
 """Multiple of the median gap from which a gap counts as missing data."""
 CONTRADICTION = 1.1
@@ -198,29 +199,18 @@ def dates_of(values: Any, what: str) -> Array | None:
 
 
 def _stamps(index: Any) -> Any:
-    """Return the dates of a pandas index as a DatetimeIndex; None if it holds none."""
+    """Return the dates of a pandas index as a DatetimeIndex; None if its labels are not dates."""
     import pandas as pd
 
     if isinstance(index, pd.PeriodIndex):
         return index.to_timestamp()
-    if isinstance(index.dtype, pd.CategoricalDtype):
-        index = index.astype(index.categories.dtype)
-    if index.inferred_type in ("datetime64", "datetime", "date"):
-        try:
-            return pd.DatetimeIndex(pd.to_datetime(index))
-        except ValueError:  # time zones that differ
-            return pd.DatetimeIndex(pd.to_datetime(index, utc=True))
-    if index.inferred_type == "integer" and len(index) and index.min() >= _FIRST_DATE:
-        if index.max() > _LAST_DATE:
-            raise InputError(f"the index holds numbers such as {index[0]}; make dates of them with pandas.to_datetime")
-        index = index.astype(str)
-    if index.inferred_type != "string" or index.hasnans:
+    kind = index.inferred_type
+    is_text = kind == "string" and index.str.contains(r"\d").any()
+    if is_text or kind in ("datetime64", "datetime", "date"):
+        with suppress(ValueError):  # another format, or time zones that differ
+            return pd.DatetimeIndex(pd.to_datetime(index, format="ISO8601" if is_text else None))
+    elif kind != "integer" or not len(index) or index.max() < _FIRST_DATE:
         return None
-    stamps = pd.to_datetime(index, format="ISO8601", errors="coerce")
-    if not stamps.hasnans and isinstance(stamps, pd.DatetimeIndex):
-        return stamps
-    if index.str.contains(r"\d").any():
-        raise InputError(
-            f"the index holds {index[0]!r}, not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime"
-        )
-    return None
+    raise InputError(
+        f"the index holds {index[0]!r}, which is not a date as YYYY-MM-DD; make dates of it with pandas.to_datetime"
+    )
