@@ -1,13 +1,11 @@
 """`ExtraData` in a market: views, features, slices, snapshots, pods, agents and noise."""
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from made_agents import make_setup, tiny_train
-from made_agents import settings as agent_settings
+from made_agents import tiny_train
 from made_bars import refuses
 from made_markets import random_market
 from numpy.testing import assert_array_equal
@@ -19,8 +17,6 @@ from finpod.lookahead.perturbation import with_noise_after
 from finpod.market.extra import ExtraData
 from finpod.market.load import load_snapshot, save_snapshot
 from finpod.strategy import MarketView
-from finpod.tournament.pod import Slice, run_slice
-from finpod.tournament.setup import from_shared
 
 NAN = float("nan")
 FEATURES = ["return_5", "extra:score", "extra:rate"]
@@ -56,9 +52,8 @@ def test_features_are_the_columns_where_there_is_a_bar(market):
     values = compute(market, ["extra:score", "extra:rate"]).numpy()
     for i, column in enumerate(("score", "rate")):
         assert_array_equal(values[..., i], np.where(market.has_bar, market.extra[column], NAN).astype(np.float32))
-    panel = build_panel(market, ["return_5", "extra:score", "extra:rate"], fit=(20, 80))
-    assert panel.scaling.kinds == ("cross", "cross", "pooled")
-    assert panel.names == ("return_5", "extra:score", "extra:rate")
+    panel = build_panel(market, FEATURES, fit=(20, 80))
+    assert (panel.names, panel.scaling.kinds) == (tuple(FEATURES), ("cross", "cross", "pooled"))
     again = build_panel(market, scaling=panel.scaling)
     assert_array_equal(again.features, panel.features)
     refuses(lambda: resolve(market, ["extra:scor"]), "mean score", error=InputError)
@@ -112,15 +107,6 @@ def test_a_snapshot_keeps_the_columns(market, tmp_path):
     assert_array_equal(more.extra["vix"][:, 0], [NAN] * 4 + [20.0] * 126)
 
 
-def test_columns_travel_to_pods_on_other_machines(market):
-    setup = make_setup(market, features=FEATURES)
-    there = from_shared(pickle.loads(pickle.dumps(setup.to_shared())))
-    assert there.task.panel.names == tuple(FEATURES)
-    assert there.task.market.content_hash == setup.task.market.content_hash
-    piece = Slice(agent_settings(), None, False, 64, True)
-    assert_array_equal(run_slice(there, piece).returns, run_slice(setup, piece).returns)
-
-
 def test_an_agent_trains_on_the_columns_and_trades_where_they_are(market, tmp_path):
     tiny_train(market, tmp_path / "agent", features=FEATURES)
     agent = finpod.load_strategy(tmp_path / "agent")
@@ -139,6 +125,3 @@ def test_noise_after_a_row_leaves_what_was_known(market):
     for name in market.extra.names:
         assert_array_equal(other.extra[name][:61], market.extra[name][:61])
         assert not np.array_equal(other.extra[name][61:], market.extra[name][61:], equal_nan=True)
-        assert other.extra.is_shared(name) == market.extra.is_shared(name)
-    plain = replace(market, extra=ExtraData())
-    assert_array_equal(with_noise_after(plain, 60).close, other.close)

@@ -76,12 +76,10 @@ def test_g21_a_value_is_shown_from_the_first_session_that_closes_at_or_after_its
     "known_at",
     [
         pd.to_datetime(["2024-07-02 20:00:01+00:00"]),
-        pd.to_datetime(["2024-07-02 16:00:01"]),
         pd.to_datetime(["2024-07-02 20:00:01+00:00"]).astype(pd.ArrowDtype(pa.timestamp("us", "UTC"))),
-        [pd.Timestamp("2024-07-02 20:00:01+00:00").to_pydatetime()],
         [1719950401],
     ],
-    ids=["aware", "naive", "arrow", "datetime", "seconds"],
+    ids=["aware", "arrow", "seconds"],
 )
 def test_times_of_every_type_are_on_the_clock_of_the_exchange(known_at):
     table = pe(("2024-07-01", "AAA", 7.0)).assign(known_at=known_at)
@@ -172,23 +170,19 @@ TABLE = pe(("2024-07-01", "AAA", 1.5), ("2024-07-01", "BBB", 2.5), ("2024-07-05"
 EXPECTED = {"AAA": [1.5, 1.5, 1.5, 3.5, 3.5, 3.5], "BBB": [2.5] * 6}
 WIDE = TABLE.pivot_table(index="date", columns="ticker", values="pe")
 FORMS = {
-    "another order of columns": TABLE[["pe", "ticker", "date"]],
-    "other spellings": TABLE.rename(columns={"date": "Date", "ticker": "Symbol"}),
+    "other spellings and another order": TABLE.rename(columns={"date": "Date", "ticker": "Symbol"})[
+        ["pe", "Symbol", "Date"]
+    ],
     "filtered rows": TABLE.iloc[[2, 0, 1]],
     "date as index": TABLE.set_index(pd.DatetimeIndex(TABLE["date"], name="date")).drop(columns="date"),
-    "date and ticker as index": TABLE.set_index(["date", "ticker"]),
     "ticker and date as index without names": TABLE.set_index(["ticker", "date"]).rename_axis([None, None]),
     "series": TABLE.set_index(["date", "ticker"])["pe"],
     "series without a name": {"pe": TABLE.set_index(["date", "ticker"])["pe"].rename(None)},
     "wide": {"pe": WIDE},
-    "wide with text as index": {"pe": WIDE.rename_axis(index=None, columns=None)},
-    "wide with dates as column": {"pe": WIDE.reset_index()},
+    "wide, in small letters, with dates as column": {"pe": WIDE.rename(columns=str.lower).reset_index()},
     "one column under a key": {"pe": TABLE.rename(columns={"pe": "value"})},
     "pyarrow types": TABLE.assign(date=pd.to_datetime(TABLE["date"])).convert_dtypes(dtype_backend="pyarrow"),
-    "numbers as text": TABLE.astype({"pe": str}),
-    "tickers in small letters": TABLE.assign(ticker=TABLE["ticker"].str.lower()),
-    "wide, in small letters": {"pe": WIDE.rename(columns=str.lower)},
-    "days as numbers": TABLE.assign(date=TABLE["date"].str.replace("-", "").astype(int)),
+    "text": TABLE.assign(ticker=TABLE["ticker"].str.lower(), pe=TABLE["pe"].astype(str)),
     "given twice": pd.concat([TABLE, TABLE]),
 }
 
@@ -200,27 +194,19 @@ def test_every_form_of_a_table_is_read_alike(form):
     assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
 
 
-def test_a_variable_may_have_a_word_for_tickers_as_its_name():
-    market = load(TABLE.drop(columns="pe").assign(stock=[1, 2, 3]))
-    assert shown(market, column="stock") == [1, 1, 1, 3, 3, 3]
-
-
 def test_files_are_read_alike(tmp_path):
-    TABLE.to_csv(tmp_path / "row_numbers.csv")
     TABLE.to_csv(tmp_path / "semicolons.csv", sep=";", decimal=",", index=False)
     TABLE.set_index(["date", "ticker"]).to_parquet(tmp_path / "levels.parquet")
     WIDE.to_csv(tmp_path / "pe.csv")
-    WIDE.to_parquet(tmp_path / "pe.parquet")
     for path in sorted(tmp_path.iterdir()):
         market = load(str(path))
         assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
         assert market.manifest["extra"]["pe"]["file"] == path.name
 
 
-def test_several_tables_and_one_value_for_all_tickers(tmp_path):
+def test_several_tables_and_one_value_for_all_tickers():
     vix = pd.DataFrame({"date": ["2024-07-02", "2024-07-05"], "VIX": [12.5, 13.5]})
-    vix.to_csv(tmp_path / "any.csv", index=False)
-    for table in (vix, tmp_path / "any.csv", vix.set_index(pd.to_datetime(vix["date"]))["VIX"]):
+    for table in (vix, vix.set_index(pd.to_datetime(vix["date"]))["VIX"]):
         market = load(table)
         assert market.extra.is_shared("VIX")
         assert_array_equal(market.extra["VIX"].T, [[NAN, 12.5, 12.5, 13.5, 13.5, 13.5]] * 2)
@@ -250,12 +236,9 @@ KNOWN = "2024-07-02 10:00"
     ("extra", "error", "word"),
     [
         (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
-        ({"pe": WIDE.add_suffix("Z")}, DataError, "AAAZ, BBBZ"),
         (WIDE, DataError, '{"pe": frame}'),
         (pd.concat({"pe": WIDE}, axis=1), DataError, "two levels"),
         (WIDE.assign(vix=1.0), DataError, "vix"),
-        (pd.DataFrame({"date": ["2024-07-01"], "aaa": [1.0]}), DataError, "aaa"),
-        (pe(("2024-07-01", "AAA", 1.0), ("2024-07-01", "AAA", 2.0)), DataError, "AAA dated 2024-07-01"),
         (pe(("2024-07-01", "AAA", 1.0, KNOWN), ("2024-07-01", "AAA", 2.0, KNOWN)), DataError, KNOWN),
         (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
         (TABLE.assign(roe=NAN), DataError, "roe"),
@@ -265,37 +248,23 @@ KNOWN = "2024-07-02 10:00"
         (TABLE.drop(columns="pe"), DataError, "date, ticker"),
         (TABLE.drop(columns="date"), DataError, "no column date"),
         (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
-        (TABLE.assign(date="soon"), DataError, "'soon'"),
         (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
         (TABLE.assign(ticker=["AAA", None, "BBB"]), DataError, "row 2"),
-        (TABLE.assign(known_at="9999-12-31"), DataError, "'9999-12-31'"),
         (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),
         (TABLE.assign(known_at="2024-07-01 18:00 EST"), DataError, "18:00 EST"),
-        (TABLE.assign(known_at="2024-07-01 6 PM"), DataError, "6 PM"),
-        (TABLE.assign(known_at=45293), DataError, "45293"),
         (TABLE.assign(roe=1.0).set_axis(["date", "ticker", "pe", "pe"], axis=1), DataError, "pe"),
-        (TABLE.rename(columns={"pe": "Close"}), InputError, "Close"),
         (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
         (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"),
         ([TABLE, TABLE], InputError, "pe"),
         ("nowhere.csv", InputError, "nowhere.csv"),
         (7, InputError, "7"),
-        ({"pe": 7}, InputError, "7"),
     ],
 )
 def test_bad_tables_end_in_one_line(extra, error, word):
     refuses(lambda: load(extra), word, error=error)
 
 
-@pytest.mark.parametrize(
-    "known",
-    [
-        pd.to_datetime(["2024-01-10"]),
-        pd.to_timedelta(["7D"]),
-        [pd.Timestamp("2024-01-10").date()],
-        pd.Series(pd.to_datetime(["2024-01-10"])).astype(pd.ArrowDtype(pa.date32())),
-    ],
-)
+@pytest.mark.parametrize("known", [pd.to_datetime(["2024-01-10"]), [pd.Timestamp("2024-01-10").date()]])
 def test_g21_a_column_of_dates_among_the_values_is_refused(known):
     """A day of publication under another name would be a number, and the values be shown before they were known."""
     refuses(lambda: load(pe(("2024-01-03", "AAA", 1.0), rdq=known)), "rdq")

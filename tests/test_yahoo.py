@@ -59,22 +59,13 @@ def test_b17_prices_are_adjusted_and_the_choice_is_recorded():
     assert market.factor == pytest.approx(0.98)
     assert market.close * market.volume == pytest.approx(100.0 * 1000)
     manifest = market.manifest
-    assert manifest["source"] == "yahoo"
+    assert (manifest["source"], manifest["survivorship"], manifest["failed"]) == ("yahoo", True, {})
     assert "auto_adjust=False" in manifest["download"]
+    days = {"start": "2024-03-25", "stop": "2024-03-29", "finished": "2024-03-28"}
     assert manifest["request"] == {
-        "universe": ["AAA"],
-        "server": server.url,
-        "start": "2024-03-25",
-        "stop": "2024-03-29",
-        "finished": "2024-03-28",
-        "auto_adjust": False,
-        "actions": True,
-    }
+        "universe": ["AAA"], "server": server.url, **days, "auto_adjust": False, "actions": True,
+    }  # fmt: skip
     assert manifest["fetch"] == {"asked": 2, "fetched": 2, "resumed": 0}
-    assert manifest["survivorship"] is True
-    assert manifest["versions"]["yfinance"]
-    assert manifest["failed"] == {}
-    assert manifest["suspicions"] == []
     assert waits == []
 
 
@@ -99,10 +90,8 @@ def test_b13_rate_limited_names_are_asked_again_and_only_they():
         asked = server.names()
     assert market.tickers == ("AAA", "BBB", "CCC", "DDD")
     assert waits == [3.0]
-    assert sorted(server.served) == ["AAA", "BBB", "CCC", "DDD", "QQQ"]
     assert (asked.count("QQQ"), asked.count("DDD")) == (1, 1)
     assert market.manifest["failed"] == {}
-    assert market.manifest["missing"] == []
 
 
 def test_b13_waits_grow_and_the_budget_ends_in_an_error(monkeypatch):
@@ -143,13 +132,10 @@ def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
     members.write_text(f"ticker,from,to_exclusive\n{spells}\n")
     with serving(only("META", "CAME", "WENT", OLD=flat(weekdays("2024-03-18", "2024-03-28")))) as server:
         market, _ = fetched(server, str(members), "2024-03-04", "2024-03-28")
-        assert sorted(server.served) == ["CAME", "META", "OLD", "QQQ", "WENT"]
-        assert server.names().count("GONE") == 0
+        assert sorted(server.names()) == ["CAME", "META", "OLD", "QQQ", "WENT"]
     assert market.tickers == ("CAME", "META", "OLD", "WENT")
     assert market.member.sum(axis=0).tolist() == [9, 19, 6, 7]
     assert market.manifest["without_prices"] == {"OLD": [["2024-03-04", "2024-03-11"]]}
-    assert market.manifest["request"]["universe"] == "members.csv"
-    assert market.manifest["survivorship"] is False
 
 
 def test_b26_the_bar_of_an_unfinished_session_is_left_out():
@@ -160,77 +146,56 @@ def test_b26_the_bar_of_an_unfinished_session_is_left_out():
         late, _ = fetched(server, ["AAA"], end=None, now=lambda: at[17])
         with pytest.raises(InputError, match="2024-03-28"):
             fetched(server, ["AAA"], start="2024-03-28", end=None, now=lambda: at[11])
-    assert str(early.dates[-1])[:10] == "2024-03-27"
-    assert early.manifest["request"]["finished"] == "2024-03-27"
+    assert str(early.dates[-1])[:10] == early.manifest["request"]["finished"] == "2024-03-27"
     assert repairs(early) == {"rows dropped, session not over": 2}
     assert str(late.dates[-1])[:10] == "2024-03-28"
     assert repairs(late) == {}
 
 
-def test_b27_both_ends_are_included():
-    with serving(only("AAA")) as server:
-        market, _ = fetched(server, ["AAA"], start="2024-03-25", end="2024-03-28")
-        _, first, stop = server.asked[0]
-    assert [str(day)[:10] for day in market.dates] == ["2024-03-25", "2024-03-26", "2024-03-27", "2024-03-28"]
-    days = [datetime.fromtimestamp(second, NEW_YORK) for second in (first, stop)]
-    assert [f"{day:%Y-%m-%d %H:%M}" for day in days] == ["2024-03-25 00:00", "2024-03-29 00:00"]
-
-
-def test_the_end_defaults_to_today_in_new_york_and_on_a_sunday_to_friday():
-    listings = {name: flat(weekdays("2024-04-22", "2024-04-30")) for name in ("QQQ", "AAA")}
+def test_b27_both_ends_are_included_and_the_end_is_at_most_today():
+    listings = {name: flat(weekdays("2024-03-01", "2024-04-30")) for name in ("QQQ", "AAA")}
     with serving(listings) as server:
-        market, _ = fetched(server, ["AAA"], start="2024-04-25", end=None)
-        assert str(market.dates[-1])[:10] == "2024-04-30"
+        market, _ = fetched(server, ["AAA"], start="2024-03-25", end="2024-03-28")
+        days = [datetime.fromtimestamp(second, NEW_YORK) for second in server.asked[0][1:]]
+        today, _ = fetched(server, ["AAA"], start="2024-04-25", end=None)
         sunday = datetime(2024, 4, 28, 12, tzinfo=NEW_YORK)
-        market, _ = fetched(server, ["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
-    assert (str(market.dates[-1])[:10], market.manifest["request"]["stop"]) == ("2024-04-26", "2024-04-27")
+        friday, _ = fetched(server, ["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
+    assert [str(day)[:10] for day in market.dates] == ["2024-03-25", "2024-03-26", "2024-03-27", "2024-03-28"]
+    assert [f"{day:%Y-%m-%d %H:%M}" for day in days] == ["2024-03-25 00:00", "2024-03-29 00:00"]
+    assert [str(market.dates[-1])[:10] for market in (today, friday)] == ["2024-04-30", "2024-04-26"]
 
 
-def test_an_interrupted_fetch_goes_on_where_it_stopped(tmp_path):
-    names = ["AAA", "BBB", "CCC", "DDD"]
-    partial = tmp_path / "partial"
+def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_path):
+    names, partial = ["AAA", "BBB", "CCC", "DDD"], tmp_path / "partial"
+
+    def asked(server, names=names, **options):
+        server.asked.clear()
+        market, _ = fetched(server, names, partial=partial, **options)
+        return market, sorted(server.names())
+
     with serving(only(*names), limited={"DDD": 6}) as server:
         whole, _ = fetched(server, names)
         server.limited["DDD"] = 14
         with pytest.raises(InputError, match=r"DDD.*4 tickers are kept"):
             fetched(server, names, partial=partial)
-        server.asked.clear()
-        market, _ = fetched(server, names, partial=partial)
-        assert set(server.names()) == {"DDD"}
+        market, symbols = asked(server)
+        assert set(symbols) == {"DDD"}
         assert market.content_hash == whole.content_hash
         assert market.manifest["fetch"] == {"asked": 5, "fetched": 5, "resumed": 4}
-        server.asked.clear()
-        market, _ = fetched(server, names, partial=partial)
-        assert server.asked == []
-        assert market.content_hash == whole.content_hash
-    discard(partial)
-    assert not partial.exists()
-
-
-def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_path):
-    partial = tmp_path / "partial"
-    with serving(only("AAA", "BBB")) as server:
-        fetched(server, ["AAA", "BBB"], partial=partial)
-        assert len(list(partial.glob("bars_*.parquet"))) == 3
-        damaged = next(partial.glob("bars_AAA.parquet"))
+        damaged = partial / "bars_AAA.parquet"
         damaged.write_bytes(damaged.read_bytes()[:-10])
         (partial / ".bars_CCC.parquet.x1").write_bytes(b"half")  # of a process that was killed while writing
-        server.asked.clear()
-        market, _ = fetched(server, ["AAA", "BBB"], partial=partial)
-        assert server.names() == ["AAA"]
-        assert market.manifest["fetch"]["resumed"] == 2
-        server.asked.clear()
-        market, _ = fetched(server, ["AAA", "BBB"], start="2024-03-20", partial=partial)
-        assert sorted(server.names()) == ["AAA", "BBB", "QQQ"]
-        assert market.shape == (7, 2)
+        assert asked(server)[1] == ["AAA"]
+        assert asked(server)[1] == []
+        assert asked(server, start="2024-03-20")[1] == [*names, "QQQ"]
         (partial / "request.json").write_text("{")
-        server.asked.clear()
-        fetched(server, ["AAA", "BBB"], start="2024-03-20", partial=partial)
-        assert sorted(server.names()) == ["AAA", "BBB", "QQQ"]
+        assert asked(server, start="2024-03-20")[1] == [*names, "QQQ"]
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes.txt").write_text("keep me")
         with pytest.raises(InputError, match="mine"):
-            fetched(server, ["AAA"], partial=tmp_path / "mine")
+            fetched(server, names, partial=tmp_path / "mine")
+    discard(partial)
+    assert not partial.exists()
     discard(tmp_path / "mine")
     assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
 
@@ -255,12 +220,8 @@ def test_impossible_requests(tmp_path):
     with serving(only("AAA")) as server:
         for options, word in (
             ({"start": "2024-02-01", "end": "2024-01-01"}, "2024-02-01"),
-            ({"start": "2030-01-01", "end": "2031-01-01"}, "2030-01-01"),
-            ({"universe": "dax40"}, "'dax40'"),
-            ({"universe": []}, "empty"),
             ({"universe": None}, "universe"),
             ({"universe": ["AAA", "../../ETC"]}, "'../../ETC'"),
-            ({"universe": ["A;B"]}, "'A;B'"),
             ({"benchmark": "Q Q"}, "'Q Q'"),
             ({"universe": ["AAA"], "benchmark": "BBB"}, "BBB"),
             ({"calendar": None}, "calendar"),

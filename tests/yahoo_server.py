@@ -121,10 +121,6 @@ class YahooServer(ThreadingHTTPServer):
         """Symbols that exist and have no bar."""
         self.asked = []
         """(symbol, first second, last second) of each request for bars, in order."""
-        self.served = []
-        """Symbols whose bars were sent, in order."""
-        self.paths = []
-        """The path of every request."""
         self.open = threading.Event()
         """While it is not set, requests for bars wait, once `before_closing` of them have been answered."""
         self.before_closing = 0
@@ -145,7 +141,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         asked = urlsplit(self.path)
-        self.server.paths.append(asked.path)
         if asked.path.startswith(CHART):
             self.chart(asked.path.removeprefix(CHART), parse_qs(asked.query))
         elif asked.path == "/v1/test/getcrumb":
@@ -179,7 +174,6 @@ class Handler(BaseHTTPRequestHandler):
         chart = listing and listing.chart(symbol, first, stop)
         if chart is None:
             return self.error(400, "Bad Request", f"Data doesn't exist for startDate = {first}, endDate = {stop}")
-        server.served.append(symbol)
         return self.answer(200, {"chart": {"result": [chart], "error": None}})
 
     def error(self, status, code, description):

@@ -205,39 +205,35 @@ class PartialFetch:
     """Downloaded bars, in memory and optionally in a folder from which the same request can resume.
 
     The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Bars of another request are
-    removed when the first new ones are stored. Raises InputError for a folder with other files.
+    removed. Raises InputError for a folder with other files.
     """
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
         self.bars: dict[str, pd.DataFrame] = {}
         self._folder, self._request = folder, to_json(request)
-        self._is_ours = folder is not None and self._resume(folder)
+        if folder is not None:
+            self._resume(folder)
         self.resumed = frozenset(self.bars)
         """Tickers whose bars an earlier run stored."""
 
     def add(self, bars: Bars) -> None:
         """Store the bars of one request."""
         self.bars |= bars
-        if self._folder is None or not bars:
-            return
-        if not self._is_ours:
-            discard(self._folder)
+        if self._folder is not None and bars:
             write_text(self._folder / REQUEST, self._request)
-            self._is_ours = True
-        for ticker, table in bars.items():
-            write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
+            for ticker, table in bars.items():
+                write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
-    def _resume(self, folder: Path) -> bool:
-        """Load the bars that an earlier run of the same request stored; return True if there was one."""
+    def _resume(self, folder: Path) -> None:
+        """Load the bars that an earlier run of the same request stored, and remove those of another request."""
         if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
             raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
         request = folder / REQUEST
         if not request.is_file() or request.read_text() != self._request:
-            return False
-        for path in sorted(folder.glob("bars_*.parquet")):
+            discard(folder)
+        for path in folder.glob("bars_*.parquet"):
             with suppress(OSError, ValueError):  # damaged, or removed by another process that finished the same fetch
                 self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
-        return True
 
 
 def discard(folder: Path) -> None:
