@@ -13,7 +13,6 @@ from made_markets import make_market, random_market
 from test_ppo import bandit, experience, rollout_of
 
 import finpod
-from finpod.errors import InputError
 from finpod.features.panel import FEATURES, SETS, build_panel
 from finpod.report.provenance import provenance
 from finpod.report.training import render_training_report
@@ -62,9 +61,8 @@ def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_report
     assert set(trained.provenance["features"]) == set(AVAILABLE) - LONG
     result = finpod.backtest(trained, market, start=market.dates[381])
     rows = [row for title, rows in provenance(result) if title == "Agent" for row in rows]
-    shown = {label.rpartition(": ")[2].lower(): text for label, text in rows if label.startswith("Features dropped")}
-    assert shown.keys() == {name.replace("_", " ") for name in LONG}
-    assert shown["momentum 12 1"] == "0.99605"
+    label = "Features dropped, and the share of training rows on which they are undefined: Momentum 12 1"
+    assert (label, "0.99605") in rows
 
 
 def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
@@ -75,7 +73,7 @@ def test_g13_the_log_and_the_training_report_say_which(market, tmp_path):
     assert "98.2%, dropped" in render_training_report(read_history(tmp_path / "late"))
 
 
-@pytest.mark.parametrize(("first", "kept"), [(0, True), (27, True), (28, True), (29, False), (56, False)])
+@pytest.mark.parametrize(("first", "kept"), [(0, True), (28, True), (29, False)])
 def test_g13_at_least_half_of_the_training_rows_must_have_a_value(market, first, kept):
     """28 of the rows 25 to 80 are half of them."""
     panel = build_panel(market, ["return_5", late(25 + first)], fit=(25, 81))
@@ -91,18 +89,11 @@ def test_g13_only_bars_of_members_count():
     close[:55, 3] = np.nan
     member = np.tile([True, True, False, True], (60, 1))
 
-    def own(market):
+    def mine(market):
         return np.where(np.arange(4) == 2, math.nan, market.close)
 
-    panel = build_panel(make_market(close, member=member), ["return_5", own], fit=(10, 60))
-    assert panel.dropped == {}
-    assert panel.undefined == {"return_5": pytest.approx(5 / 105)}
-
-
-def test_g13_a_training_window_without_any_feature_is_refused(market, tmp_path):
-    with pytest.raises(InputError, match=r"beta_252 .*100\.0%"):
-        tiny_train(market, tmp_path / "none", features=["beta_252", late(400)])
-    assert not any(tmp_path.iterdir())
+    panel = build_panel(make_market(close, member=member), ["return_5", mine], fit=(10, 60))
+    assert (panel.dropped, panel.undefined) == ({}, {"return_5": pytest.approx(5 / 105)})
 
 
 def test_g13_an_environment_drops_them_too_and_a_trained_scaling_never(market):
@@ -137,7 +128,7 @@ def test_g14_one_account_and_one_step_learn(market, tmp_path):
     assert weights["day.weight"].abs().max() > 0
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (3, 2, 2)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 2, 1), (3, 2, 2)])
 @pytest.mark.parametrize("center_days", [True, False])
 def test_g14_advantages_are_finite_whatever_their_number(shape, center_days):
     learner = bandit(replace(CONFIG, center_days=center_days))
