@@ -39,9 +39,6 @@ def make_market(days=DAYS, names=NAMES, seed=0, **changes) -> MarketData:
     )
 
 
-CLOSE_ONLY = dict.fromkeys(("open", "high", "low", "volume", "member"))
-
-
 def with_gaps(market: MarketData, gaps) -> MarketData:
     """The market without the bars at `gaps`, a mask [T, N]."""
     tables = {
@@ -234,7 +231,7 @@ def test_b33_constant_prices_are_never_infinite(names):
 
 
 def test_a_close_only_market_leaves_features_out_by_name():
-    market = make_market(**CLOSE_ONLY)
+    market = make_market(**dict.fromkeys(("open", "high", "low", "volume", "member")))
     kept, left_out = resolve(market)
     assert left_out == ("log_dollar_volume_63", "amihud_63", "intraday_return_21", "volume_shock_5")
     assert set(kept) | set(left_out) == set(SETS["default"])

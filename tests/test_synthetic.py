@@ -1,7 +1,5 @@
 """Simulated and resampled markets: the strength of the signal, the informed rule, and markets without skill."""
 
-import json
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -36,15 +34,10 @@ def test_the_signal_is_as_strong_as_asked_for(signal, lookback, reversal):
     assert measured_signal(market, lookback) == pytest.approx(-signal if reversal else signal, abs=0.01)
 
 
-def test_the_market_is_the_same_for_the_same_seed_and_another_for_another():
-    first, again, other = (simulate_market(names=5, days=50, seed=seed) for seed in (3, 3, 4))
-    assert first.content_hash == again.content_hash
-    assert first.content_hash != other.content_hash
-    assert_array_equal(first.dates[[0, 4, 5]], np.array(["2010-01-04", "2010-01-08", "2010-01-11"], "datetime64[ns]"))
-
-
 def test_bars_are_whole_and_opens_equal_the_close_before():
     market = simulate_market(names=10, days=400, seed=2)
+    assert simulate_market(names=10, days=400, seed=2).content_hash == market.content_hash
+    assert_array_equal(market.dates[[0, 4, 5]], np.array(["2010-01-04", "2010-01-08", "2010-01-11"], "datetime64[ns]"))
     assert_array_equal(market.open[1:], market.close[:-1])
     assert_array_equal(market.benchmark_open[1:], market.benchmark_close[:-1])
     assert (market.high >= np.maximum(market.open, market.close)).all()
@@ -59,7 +52,7 @@ def test_bars_are_whole_and_opens_equal_the_close_before():
 def test_it_is_labelled_as_simulated():
     market = simulate_market(names=4, days=30, signal=0.1, seed=7)
     assert market.title == "simulated market: 4 names, 30 days, a planted signal of 0.1, seed 7"
-    assert json.loads(json.dumps(dict(market.manifest)))["source"] == "simulated"
+    assert market.manifest["source"] == "simulated"
     assert "no signal" in simulate_market(names=4, days=30, net_ratio=0).title
     slow = simulate_market(names=4, days=30, lookback=21, reversal=True)
     assert "-0.1 over 21 days" in slow.title
@@ -76,15 +69,15 @@ def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookbac
     assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
 
 
-@pytest.mark.parametrize(("lookback", "reversal"), [(5, False), (21, True)])
-def test_the_ratio_of_the_calibration_is_that_of_a_backtest(lookback, reversal):
+def test_the_ratio_of_the_calibration_is_that_of_a_backtest():
     class Even(finpod.Strategy):
         every = HOLD
 
         def decide(self, view):
             return np.full(20, 1 / 20)
 
-    market = simulate_market(days=400, net_ratio=2, lookback=lookback, reversal=reversal, seed=3)
+    lookback = 21
+    market = simulate_market(days=400, net_ratio=2, lookback=lookback, reversal=True, seed=3)
     own, even = (
         finpod.backtest(rule, market, start=market.dates[lookback]).returns.to_numpy()
         for rule in (market.oracle, Even())
@@ -92,8 +85,7 @@ def test_the_ratio_of_the_calibration_is_that_of_a_backtest(lookback, reversal):
     count = (399 - lookback) // HOLD * HOLD  # whole holding periods
     active = (own - even)[:count]
     returns = np.vstack([np.zeros(20), market.close[1:] / market.close[:-1] - 1])[: lookback + count + 1, None]
-    sign = -1 if reversal else 1
-    expected = net_ratios(returns, lookback, sign, [market.oracle.keep])[0, 0]
+    expected = net_ratios(returns, lookback, -1, [market.oracle.keep])[0, 0]
     assert active.mean() / active.std(ddof=1) * 252**0.5 == pytest.approx(expected, rel=1e-9)
 
 
@@ -134,10 +126,7 @@ def test_resampled_days_are_real_ones_shifted_by_a_constant():
     assert (mixed.low <= np.minimum(mixed.open, mixed.close)).all()
     assert (mixed.high >= np.maximum(mixed.open, mixed.close)).all()
     assert_allclose((mixed.close * mixed.volume)[1:], (REAL.close * REAL.volume)[1:][nearest], rtol=1e-9)
-    assert mixed.manifest["source"] == "simulated"
     assert mixed.title == "700 days drawn with replacement from simulated market: 30 names, seed 1"
-    assert not mixed.manifest["notes"]  # that it is simulated is said already
-    assert resampled(REAL, seed=1).content_hash != resampled(REAL, seed=2).content_hash
 
 
 def test_no_rule_outgrows_equal_weight_on_resampled_days():
@@ -169,9 +158,8 @@ def test_only_a_daily_market_without_gaps_can_be_resampled():
     ):
         with pytest.raises(InputError, match=message):
             resampled(market, seed=0)
-    for days in (1, 2.5, "a", True, 10**9):
-        with pytest.raises(InputError, match=f"days is {days!r}"):
-            resampled(REAL, days=days, seed=0)
+    with pytest.raises(InputError, match="days is 1;"):
+        resampled(REAL, days=1, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -179,15 +167,11 @@ def test_only_a_daily_market_without_gaps_can_be_resampled():
     [
         {"lookback": 10},
         {"lookback": 5.0, "net_ratio": 1.0},
-        {"net_ratio": 3.1},
         {"net_ratio": float("nan")},
         {"net_ratio": 1.6, "names": 5},
         {"net_ratio": 1.0, "signal": 0.1},
         {"beta_premium": 1e9},
-        {"beta_premium": "x"},
-        {"signal": 1.5},
         {"signal": True},
-        {"names": 1},
         {"names": 2.5},
         {"days": 1},
         {"reversal": "no"},
