@@ -51,8 +51,6 @@ def test_a_file_with_several_needs_a_name(write):
     [
         ("from finpod.rules import Momentum\n", "mine.py defines no strategy"),
         ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
-        ("x = 1\n\ny = missing\n", "mine.py cannot be run: line 3: NameError: name 'missing' is not defined"),
-        ("import no_such_package_at_all\n", "line 1: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
         ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
         ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
         (
@@ -93,13 +91,6 @@ def test_loading_leaves_no_junk_and_what_is_loaded_can_be_copied_and_pickled(wri
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "mine.py"]
     assert (strategy.name, type(strategy).__name__, isinstance(strategy, Strategy)) == ("Half", "Half", True)
     assert type(copy.deepcopy(strategy)) is type(pickle.loads(pickle.dumps(strategy))) is type(strategy)
-
-
-def test_a_trained_folder_is_handed_to_the_ensemble(tmp_path, monkeypatch):
-    """The ensemble has its own tests."""
-    monkeypatch.setattr("finpod.ensemble.load_ensemble", lambda folder, own: (folder, own))
-    (tmp_path / "ensemble.json").touch()
-    assert load_strategy(tmp_path, [abs]) == load_strategy(f"{tmp_path}/", features=[abs]) == (tmp_path, [abs])
 
 
 def test_feature_functions_of_a_file(write, tmp_path):
