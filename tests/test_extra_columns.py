@@ -20,7 +20,7 @@ SIMULATED = finpod.simulate_market(names=8, days=400, signal=0.1, seed=4)
 
 
 def dated(values, shift=0):
-    """A wide table by the dates of the simulated market; with a shift of -1 each row is dated a session early."""
+    """A frame by the dates of the simulated market; with a shift of -1 each row is dated a session early."""
     return pd.DataFrame(values, SIMULATED.dates, SIMULATED.tickers).shift(shift)
 
 
@@ -30,7 +30,8 @@ FORECAST = pd.DataFrame(SIMULATED.close).pct_change(5, fill_method=None).to_nump
 
 
 def scored(table):
-    return with_extra(SIMULATED, {"score": table}, calendar=None)
+    rows = table if isinstance(table, pd.Series) else table.stack()
+    return with_extra(SIMULATED, rows.to_frame("score"), calendar=None)
 
 
 class ByScore(Strategy):

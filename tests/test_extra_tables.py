@@ -168,7 +168,6 @@ def test_g21_the_rule_in_plain_python_and_rows_that_become_known_later_change_no
 
 TABLE = pe(("2024-07-01", "AAA", 1.5), ("2024-07-01", "BBB", 2.5), ("2024-07-05", "AAA", 3.5))
 EXPECTED = {"AAA": [1.5, 1.5, 1.5, 3.5, 3.5, 3.5], "BBB": [2.5] * 6}
-WIDE = TABLE.pivot_table(index="date", columns="ticker", values="pe")
 FORMS = {
     "other spellings and another order": TABLE.rename(columns={"date": "Date", "ticker": "Symbol"})[
         ["pe", "Symbol", "Date"]
@@ -176,11 +175,6 @@ FORMS = {
     "filtered rows": TABLE.iloc[[2, 0, 1]],
     "date as index": TABLE.set_index(pd.DatetimeIndex(TABLE["date"], name="date")).drop(columns="date"),
     "ticker and date as index without names": TABLE.set_index(["ticker", "date"]).rename_axis([None, None]),
-    "series": TABLE.set_index(["date", "ticker"])["pe"],
-    "series without a name": {"pe": TABLE.set_index(["date", "ticker"])["pe"].rename(None)},
-    "wide": {"pe": WIDE},
-    "wide, in small letters, with dates as column": {"pe": WIDE.rename(columns=str.lower).reset_index()},
-    "one column under a key": {"pe": TABLE.rename(columns={"pe": "value"})},
     "pyarrow types": TABLE.assign(date=pd.to_datetime(TABLE["date"])).convert_dtypes(dtype_backend="pyarrow"),
     "text": TABLE.assign(ticker=TABLE["ticker"].str.lower(), pe=TABLE["pe"].astype(str)),
     "given twice": pd.concat([TABLE, TABLE]),
@@ -197,7 +191,6 @@ def test_every_form_of_a_table_is_read_alike(form):
 def test_files_are_read_alike(tmp_path):
     TABLE.to_csv(tmp_path / "semicolons.csv", sep=";", decimal=",", index=False)
     TABLE.set_index(["date", "ticker"]).to_parquet(tmp_path / "levels.parquet")
-    WIDE.to_csv(tmp_path / "pe.csv")
     for path in sorted(tmp_path.iterdir()):
         market = load(str(path))
         assert {ticker: shown(market, ticker) for ticker in market.tickers} == EXPECTED
@@ -206,14 +199,12 @@ def test_files_are_read_alike(tmp_path):
 
 def test_several_tables_and_one_value_for_all_tickers():
     vix = pd.DataFrame({"date": ["2024-07-02", "2024-07-05"], "VIX": [12.5, 13.5]})
-    for table in (vix, vix.set_index(pd.to_datetime(vix["date"]))["VIX"]):
-        market = load(table)
-        assert market.extra.is_shared("VIX")
-        assert_array_equal(market.extra["VIX"].T, [[NAN, 12.5, 12.5, 13.5, 13.5, 13.5]] * 2)
-    market = load([TABLE, {"roe": WIDE * 2, "vix": vix}])
-    again = with_extra(market, {"beta": WIDE})
-    assert again.extra.names == tuple(again.manifest["extra"]) == ("pe", "roe", "vix", "beta")
-    assert shown(again, "BBB", "roe") == [5.0] * 6
+    market = load([TABLE, vix])
+    assert market.extra.is_shared("VIX")
+    assert_array_equal(market.extra["VIX"].T, [[NAN, 12.5, 12.5, 13.5, 13.5, 13.5]] * 2)
+    again = with_extra(market, TABLE.rename(columns={"pe": "roe"}))
+    assert again.extra.names == tuple(again.manifest["extra"]) == ("pe", "VIX", "roe")
+    assert shown(again, "BBB", "roe") == [2.5] * 6
 
 
 def test_the_manifest_counts_what_was_read_and_what_is_never_shown():
@@ -236,9 +227,8 @@ KNOWN = "2024-07-02 10:00"
     ("extra", "error", "word"),
     [
         (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
-        (WIDE, DataError, '{"pe": frame}'),
-        (pd.concat({"pe": WIDE}, axis=1), DataError, "two levels"),
-        (WIDE.assign(vix=1.0), DataError, "vix"),
+        (pd.DataFrame({"date": ["2024-07-01"], "VIX": [1.0], "aaa": [1.0]}), DataError, "aaa"),
+        (pd.concat({"pe": TABLE}, axis=1), DataError, "two levels"),
         (pe(("2024-07-01", "AAA", 1.0, KNOWN), ("2024-07-01", "AAA", 2.0, KNOWN)), DataError, KNOWN),
         (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
         (TABLE.assign(roe=NAN), DataError, "roe"),

@@ -106,7 +106,7 @@ def test_the_origin_of_a_market_repeats_its_loading(bars, tmp_path):
     assert market.origin == {"path": str(path), "ticker_column": "firm", "members": ["AAA", "BBB"]}
     assert load_market(**market.origin).content_hash == market.content_hash == load_market(bars).content_hash
     pd.DataFrame({"date": ["2024-01-03"], "vix": [20.0]}).to_csv(tmp_path / "vix.csv", index=False)
-    market = load_market(path, ticker_column="firm", extra=[{"vix": tmp_path / "vix.csv"}])
-    assert market.origin["extra"] == [{"vix": str(tmp_path / "vix.csv")}]
+    market = load_market(path, ticker_column="firm", extra=[tmp_path / "vix.csv"])
+    assert market.origin["extra"] == [str(tmp_path / "vix.csv")]
     assert load_market(**market.origin).content_hash == market.content_hash
     assert load_market(bars).origin == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,6 @@ from finpod.market.extra import ExtraData
 from finpod.market.parsing import (
     decimal_mark,
     is_text,
-    is_ticker,
     normal_ticker,
     parse_numbers,
     parse_stamps,
@@ -28,12 +27,12 @@ from finpod.market.parsing import (
 from finpod.market.readers import read_table
 from finpod.measures import Array
 
-Table: TypeAlias = pd.DataFrame | pd.Series | str | PathLike[str]
-Extra: TypeAlias = Table | Mapping[str, Table] | Sequence[Table | Mapping[str, Table]] | None
-"""A table, tables by variable name, or a list of either; None for no table."""
+Table: TypeAlias = pd.DataFrame | str | PathLike[str]
+Extra: TypeAlias = Table | Sequence[Table] | None
+"""A table, a list of tables, or None."""
 
 KEYS = ("date", "ticker", "known_at")
-"""Columns of a long table: the day that a value is about, its ticker, and the time at which it became known."""
+"""Columns of a table: the day that a value is about, its ticker, and the time at which it became known."""
 RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
@@ -53,10 +52,10 @@ def with_extra(
 ) -> MarketData:
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
-    A table is a frame, a Series, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the
-    first row whose session closes at or after its `known_at`, or its `date` where that is blank (see `Timeline.first_rows`;
-    with `calendar` None sessions end with the day). Each row has the known value with the latest date; of several with that
-    date, the one known last. Values are never filled backwards.
+    A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first row
+    whose session closes at or after its `known_at`, or its `date` where that is blank (see `Timeline.first_rows`; with
+    `calendar` None sessions end with the day). Each row has the known value with the latest date; of several with that date,
+    the one known last. Values are never filled backwards.
 
     Raises InputError for a missing file and for a column with a reserved name; DataError for a table without values, text, an
     infinite value, two values for one ticker, date and `known_at`, and a table without any ticker of the market.
@@ -64,9 +63,9 @@ def with_extra(
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
     timeline = None
-    for source, label, key in _sources(extra):
+    for source, label in _sources(extra):
         timeline = timeline or timeline_of(market.dates, calendar)
-        table = _long(source, label, key, market.tickers, decimal)
+        table = _parsed(source, label, market.tickers, decimal)
         when, unknown = _known(table, label, market, timeline, day_first)
         for name in table.columns.drop(list(KEYS), errors="ignore"):
             _check_name(name, label)
@@ -84,65 +83,47 @@ def with_extra(
     return replace(market, extra=ExtraData(tables, len(market.tickers)), manifest=manifest)
 
 
-def _sources(extra: Any, key: str | None = None) -> Iterator[tuple[pd.DataFrame | Path, str, str | None]]:
-    """Yield each table as a frame or a path, its name in messages, and the name of its variable if the user gave one.
-
-    Raises InputError for a value that is not a table, and for a missing file.
-    """
-    if extra is None:
-        return
-    if isinstance(extra, Mapping) and key is None:
-        for name, table in extra.items():
-            yield from _sources(table, str(name))
-    elif isinstance(extra, (list, tuple)) and key is None:
-        for table in extra:
-            yield from _sources(table)
-    elif isinstance(extra, (pd.DataFrame, pd.Series)):
-        label = "the extra table" if key is None else f"the extra table {key}"
-        yield extra.to_frame(key or extra.name or "value") if isinstance(extra, pd.Series) else extra, label, key
-    elif isinstance(extra, (str, PathLike)):
-        path = Path(extra)
-        if not path.is_file():
+def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
+    """Yield each table as a frame or a path, and its name in messages. Raises InputError for other values and missing files."""
+    for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
+        if isinstance(table, pd.DataFrame):
+            yield table, "the extra table"
+        elif not isinstance(table, (str, PathLike)):
+            raise InputError(
+                f"extra is {table!r:.60}; give a frame, a parquet or CSV file, or a list of these", argument="extra"
+            )
+        elif (path := Path(table)).is_file():
+            yield path, path.name
+        else:
             raise InputError(f"there is no extra table {path}; give a parquet or CSV file", argument="extra")
-        yield path, path.name, key
-    else:
-        raise InputError(
-            f"extra is {extra!r:.60}; give a frame, a parquet or CSV file, tables by name as in "
-            '{"pe": frame}, or a list of these',
-            argument="extra",
-        )
 
 
-def _long(
-    source: pd.DataFrame | Path, label: str, key: str | None, tickers: Sequence[str], decimal: str | None
-) -> pd.DataFrame:
-    """Return the table in long form: `date`, `ticker` and `known_at` if it has them, and one float64 column per variable."""
+def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
+    """Return a table with `date`, `ticker` and `known_at` if it has them, and one float64 column per variable."""
     frame = read_table(source) if isinstance(source, Path) else source
     keys, values = _columns(frame, label)
     mark = decimal_mark([("", column.values) for column in values if is_text(column.values)], decimal, label)
     if mark == "," and isinstance(source, Path):  # read the text again: commas are decimal marks
         keys, values = _columns(read_table(source, decimal=","), label)
-    table, labels = pd.DataFrame(keys), [column.label for column in values]
+    table, names = pd.DataFrame(keys), [column.label for column in values]
     if table.empty:
         raise DataError(f"{label} has no rows; check how it was made")
-    numbers = [parse_numbers(column.values, column.label, label, mark) for column in values]
-    if "ticker" in keys or not _is_wide(labels, label, key, tickers):
-        names = [key] if key is not None and len(labels) == 1 else labels
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise DataError(f"{label} has two columns {twice[0]}; keep one")
-        return table.assign(**dict(zip(names, numbers, strict=True)))
-    variable = key or (source.stem if isinstance(source, Path) else None)
-    if variable is None:
-        raise DataError(f'{label} has one column per ticker; name it, as in {{"pe": frame}}, or add a column ticker')
-    parts = [table.assign(ticker=name, **{variable: column}) for name, column in zip(labels, numbers, strict=True)]
-    return pd.concat(parts, ignore_index=True)
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{label} has two columns {twice[0]}; keep one")
+    if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name, tickers) in tickers]):
+        raise DataError(
+            f"{label} has no column ticker, but a column {wide[0]}, which is a ticker of the market; give one row per date and "
+            "ticker, with a column ticker"
+        )
+    numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
+    return table.assign(**numbers)
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
     """Return the values of those of the columns `date`, `ticker` and `known_at` that exist, and the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
-        raise DataError(f"{label} has a header of two levels; make a column of the tickers (frame.stack)")
+        raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column ticker")
     known_at, *more = [*(column for column in columns if column.word == "knownat"), None]
     if len(more) > 1:
         raise DataError(f"{label} has two columns known_at; keep one")
@@ -160,29 +141,10 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     return {name: column.values for name, column in keys.items() if column is not None}, values
 
 
-def _is_wide(labels: list[str], label: str, key: str | None, tickers: Sequence[str]) -> bool:
-    """Return True for a table with one column per ticker. Raises DataError if a column may be a ticker or a variable."""
-    members = [name for name in labels if _is_among(name, tickers)]
-    if not members or key is not None:
-        return bool(members) or (key is not None and len(labels) > 1)
-    others = [name for name in labels if name not in tickers and not (is_ticker(name) and name == name.upper())]
-    if others:
-        raise DataError(
-            f"{label} has a column {members[0]}, a ticker of the market, and a column {others[0]}, which may be a variable; "
-            f"add a column ticker, or rename {members[0]} if it is a variable"
-        )
-    return True
-
-
-def _is_among(label: object, tickers: Sequence[str]) -> bool:
-    """Return True for a ticker of the market, in any spelling."""
-    return label in tickers or normal_ticker(label, tickers) in tickers
-
-
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return for each row of a long table when its values became known; and the tickers that the market does not have.
+    """Return for each row of a table when its values became known; and the tickers that the market does not have.
 
     The columns are `date`, the day that the values are about; `known_at`; `row`, the first row of the market that may use them
     (T for none); and `ticker`, their column in the market (-1 for an unknown ticker), unless they apply to all tickers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -134,11 +134,9 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """Return an existing path as an absolute path, also within lists and mappings; other values unchanged."""
+    """Return an existing path as an absolute path, also within a list; other values unchanged."""
     if isinstance(value, (list, tuple)):
         return [_absolute(part) for part in value]
-    if isinstance(value, Mapping):
-        return {key: _absolute(part) for key, part in value.items()}
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 
