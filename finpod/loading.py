@@ -7,7 +7,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -60,24 +59,12 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
         return strategy
     if path.exists():
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
-    is_file = path.suffix == ".py"
-    subject, fix = (f"strategy file {path}", "check the path") if is_file else (f"strategy {text!r}", f"give {_KINDS}")
-    raise InputError(f"there is no {subject}; {did_you_mean(path.name, _spellings(path), fix)}", argument="strategy")
-
-
-def _spellings(path: Path) -> dict[str, str]:
-    """Return name -> strategy: built-in names, and files and trained folders next to `path` and in strategies/."""
-    entries: list[Path] = []
-    for folder in dict.fromkeys((path.parent, STRATEGIES)):
-        with suppress(OSError):  # no suggestions from a folder that is missing or unreadable
-            entries += [entry for entry in sorted(folder.iterdir()) if _is_strategy(entry)]
-    files = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
-    rules = {name: name for name in RULES}
-    return files | rules if path.name == str(path) else rules | files
-
-
-def _is_strategy(path: Path) -> bool:
-    return path.suffix == ".py" or any((path / marker).is_file() for marker in (ENSEMBLE, WALK_FORWARD))
+    entries = [entry for entry in sorted(STRATEGIES.glob("*")) if entry.suffix == ".py" or entry.is_dir()]
+    spellings = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)} | {
+        rule: rule for rule in RULES
+    }
+    hint = did_you_mean(path.name, spellings, f"give {_KINDS}")
+    raise InputError(f"there is no strategy {text!r}; {hint}", argument="strategy")
 
 
 def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
@@ -152,16 +139,8 @@ def _module(path: Path) -> ModuleType:
             del sys.modules[name]
         else:
             sys.modules[name] = before
-        raise StrategyError(f"{path} cannot be run: {_place(error, path)}{_beside(error, path)}") from error
+        raise StrategyError(f"{path} cannot be run: {_place(error, path)}") from error
     return module
-
-
-def _beside(error: BaseException, path: Path) -> str:
-    """Return how to import a missing module that is in the folder of the file; empty for other errors."""
-    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    folder = path.resolve().parent
-    found = name and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
-    return f"; to import {name}, add its folder to PYTHONPATH: {folder}" if found else ""
 
 
 def _place(error: BaseException, path: Path) -> str:

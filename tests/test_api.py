@@ -93,8 +93,8 @@ def test_what_is_no_list_of_runs_is_one_line(work, results, value):
     [
         ("momentum-12", InputError, "there is no strategy 'momentum-12'; did you mean momentum-12-1?"),
         ("zzz", InputError, "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold"),
-        ("gone/one.py:Half", InputError, "there is no strategy file gone/one.py; "),
-        ("mine.py", InputError, "there is no strategy file mine.py; did you mean strategies/mine.py?"),
+        ("gone/one.py:Half", InputError, "there is no strategy 'gone/one.py:Half'; "),
+        ("mine.py", InputError, "there is no strategy 'mine.py'; did you mean strategies/mine.py?"),
         ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),
         ("strategies", StrategyError, "strategies has no trained agents"),
         ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),

@@ -72,15 +72,6 @@ def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_module_beside_the_file_is_imported_once_its_folder_is_on_the_path(write, tmp_path, monkeypatch):
-    path = write("import helper_beside\n" + GOOD)
-    (path.parent / "helper_beside.py").write_text("")
-    with pytest.raises(StrategyError, match=f"PYTHONPATH: {path.resolve().parent}$"):
-        load_strategy(path)
-    monkeypatch.syspath_prepend(path.parent)
-    assert load_strategy(path)
-
-
 def test_loading_leaves_no_junk_and_what_is_loaded_can_be_copied_and_pickled(write, tmp_path):
     path_before, modules_before = list(sys.path), set(sys.modules)
     strategy = load_strategy(str(write(GOOD)))
