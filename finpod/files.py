@@ -24,14 +24,19 @@ EXPORT = "export.json"
 TRAINED = "trained.json"
 WALK_FORWARD = "walkforward.json"
 KINDS = {
-    ENSEMBLE: ("a trained folder", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
-    TRAINED: ("a trained run", re.compile(r"member-\d+\.pt|log-\d+\.jsonl")),
-    RESULT: ("a backtest", re.compile(r"run\.json|(returns|trades)\.csv|(weights|fan)\.parquet|SHA256SUMS")),
-    SNAPSHOT: ("a snapshot", re.compile(r"bars\.parquet")),
-    EXPORT: ("an export", re.compile(r"(returns|benchmark|equal_weight|positions|transactions)\.(csv|parquet)")),
-    WALK_FORWARD: ("a walk-forward", re.compile(r"segment-[\d-]+")),
+    ENSEMBLE: "a trained folder",
+    TRAINED: "a trained run",
+    RESULT: "a backtest",
+    SNAPSHOT: "a snapshot",
+    EXPORT: "an export",
+    WALK_FORWARD: "a walk-forward",
 }
-"""File that marks a folder as an output of finpod -> the folder's name in messages, and a pattern for its other entries."""
+"""File that marks a folder as an output of finpod -> the folder's name in messages."""
+_PARTS = re.compile(
+    r"member-\d+\.pt|log-\d+\.jsonl|segment-[\d-]+|run\.json|SHA256SUMS|"
+    r"(returns|trades|weights|fan|bars|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"
+)
+"""Names of the other entries of such folders."""
 UNFINISHED = ".unfinished"
 """Suffix of the folder of an unfinished run, next to its output."""
 
@@ -187,18 +192,17 @@ def _require_own(path: Path, marker: str | None) -> None:
         return
     mark = next((name for name in KINDS if name in entries and marker in (None, name)), None)
     if mark is None:
-        kind = "an output of finpod" if marker is None else KINDS[marker][0]
+        kind = "an output of finpod" if marker is None else KINDS[marker]
         raise InputError(
             f"{path} is not {kind} (it holds {entries[0]!r}), so overwrite=True does not replace it; choose another name"
         )
-    kind, others = KINDS[mark]
     for name in entries:
-        if mark == WALK_FORWARD and (path / name).is_dir() and others.fullmatch(name):
-            _require_own(path / name, ENSEMBLE)
-        elif (name != mark and not others.fullmatch(name)) or (path / name).is_dir():
+        if name != mark and not _PARTS.fullmatch(name):
             raise InputError(
-                f"{path} holds {name!r}, which is not part of {kind}, so overwrite=True does not replace it; move it away"
+                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True does not replace it; move it away"
             )
+        if (path / name).is_dir():  # a segment of a walk-forward
+            _require_own(path / name, ENSEMBLE)
 
 
 def _require_writable(path: Path) -> None:

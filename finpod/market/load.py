@@ -80,12 +80,12 @@ def load_market(
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     origin = _origin(dict(locals()))
     name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
-    membership, index = resolve_members(members, f"chosen from {name}")
+    membership = resolve_members(members, f"chosen from {name}")
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
-        calendar = market.manifest.get("calendar", settled(None, calendar, index)[1])
+        calendar = market.manifest.get("calendar", settled(None, calendar, membership)[1])
     else:
-        benchmark, calendar = settled(benchmark, calendar, index)
+        benchmark, calendar = settled(benchmark, calendar, membership)
         log = RepairLog()
         bars = read_bars(
             path, log=log, ticker=ticker, ticker_column=ticker_column, day_first=day_first, decimal=decimal

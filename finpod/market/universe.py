@@ -143,23 +143,22 @@ def families() -> list[tuple[str, ...]]:
     return list(chains.values())
 
 
-def resolve_members(members: Members, origin: str) -> tuple[Membership | None, Index | None]:
-    """Return the membership that `members` describes, and its index if it has one.
+def resolve_members(members: Members, origin: str) -> Membership | None:
+    """Return the membership that `members` describes.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
     Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list comes from.
     Raises InputError for an unknown index, and for anything else.
     """
     if members is None:
-        return None, None
+        return None
     if isinstance(members, str) and (find_index(members) or ("." not in members and not Path(members).exists())):
-        return index_members(members), find_index(members)
+        return index_members(members)
     if isinstance(members, (str, PathLike)):
-        return read_members(members), None
+        return read_members(members)
     if not np.iterable(members):
         raise InputError(f"members is {members!r}; give an index, a CSV or a list of tickers", argument="members")
-    sentence = f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}"
-    return static_members(members, sentence=sentence), None
+    return static_members(members, sentence=f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}")
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
@@ -235,9 +234,11 @@ def _key(name: str) -> str:
     return re.sub(r"[ &_-]", "", name.lower())
 
 
-def settled(benchmark: str | None, calendar: str | None, index: Index | None) -> tuple[str | None, str | None]:
-    """Return benchmark and calendar, with "auto" replaced by the value of the index, or of `DEFAULT` without an index."""
-    index = index or INDEXES[DEFAULT]
+def settled(
+    benchmark: str | None, calendar: str | None, membership: Membership | None
+) -> tuple[str | None, str | None]:
+    """Return benchmark and calendar, with "auto" replaced by the value of the members' index, or else of `DEFAULT`."""
+    index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 
 

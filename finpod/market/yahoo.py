@@ -23,7 +23,7 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import read_bars
-from finpod.market.universe import AUTO, Index, Membership, resolve_members, settled
+from finpod.market.universe import AUTO, resolve_members, settled
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
@@ -84,8 +84,12 @@ def fetch_market(
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
-    membership, index = _members(universe)
-    benchmark, exchange = settled(benchmark, calendar, index)
+    membership = resolve_members(universe, "asked for")
+    if membership is None:
+        raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
+    if isinstance(universe, str):
+        membership = membership.renamed_to_newest()
+    benchmark, exchange = settled(benchmark, calendar, membership)
     if exchange is None:
         raise InputError(
             "calendar is None; give the exchange on which the tickers trade, such as XNYS or XSHG", argument="calendar"
@@ -154,14 +158,6 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
     if over < first:
         raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}")
     return _Span(first, sessions.dates[-1], over)
-
-
-def _members(universe: str | Sequence[str]) -> tuple[Membership, Index | None]:
-    """Return the members (of an index or a file: under their newest symbols), and the index if the universe is one."""
-    membership, index = resolve_members(universe, "asked for")
-    if membership is None:
-        raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
-    return membership.renamed_to_newest() if isinstance(universe, str) else membership, index
 
 
 def _symbols(labels: Sequence[str]) -> list[str]:
