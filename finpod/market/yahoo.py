@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import random
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError, InputError, require_number
 from finpod.files import Progress, to_json, write_bytes, write_text
 from finpod.market.calendar import GRACE, NEW_YORK, sessions_of
 from finpod.market.cleaning import build_market, package_versions
@@ -23,11 +23,12 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import read_bars
-from finpod.market.universe import AUTO, resolve_members, settled
+from finpod.market.universe import AUTO, Membership, resolve_members, settled
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
 """Longest possible time without a session (Chinese New Year)."""
+DAY = np.timedelta64(1, "D")
 LISTED = 12
 """Largest number of tickers that an error lists."""
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
@@ -40,16 +41,6 @@ _OURS = re.compile(r"\.?(request\.json|bars_).*")
 Bars = Mapping[str, pd.DataFrame]
 Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
 """Function that requests some tickers once. It returns their bars, and the reasons why the others failed."""
-
-
-class _Span(NamedTuple):
-    """Sessions of a request."""
-
-    first: np.datetime64
-    last: np.datetime64
-    """Last session of the request."""
-    over: np.datetime64
-    """Last session up to `last` that is over."""
 
 
 def fetch_market(
@@ -84,20 +75,17 @@ def fetch_market(
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
-    membership = resolve_members(universe, "asked for")
-    if membership is None:
-        raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
-    if isinstance(universe, str):
-        membership = membership.renamed_to_newest()
+    membership = _members(universe)
     benchmark, exchange = settled(benchmark, calendar, membership)
     if exchange is None:
         raise InputError(
             "calendar is None; give the exchange on which the tickers trade, such as XNYS or XSHG", argument="calendar"
         )
-    span = _span(start, end, exchange, moment)
+    first, last, over = _sessions(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
-    tickers = _symbols([*against, *membership.during(span.first, span.last)])
-    request = _request(span, base_url)
+    tickers = _symbols([*against, *membership.during(first, last)])
+    request = {"server": base_url or "Yahoo", "auto_adjust": False, "actions": True}
+    request |= {"start": f"{first!s:.10}", "stop": f"{last + DAY!s:.10}", "finished": f"{over!s:.10}"}
     fetch = PartialFetch(None if partial is None else Path(partial), request)
     failed = _download(tickers, fetch, request, base_url, wait, deadline, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
@@ -116,7 +104,7 @@ def fetch_market(
         now=moment,
         manifest={
             "source": "yahoo",
-            "title": f"Yahoo Finance, {len(tickers) - len(against)} tickers, {span.first!s:.10} to {span.over!s:.10}",
+            "title": f"Yahoo Finance, {len(tickers) - len(against)} tickers, {first!s:.10} to {over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
             "request": {"universe": requested, **request},
@@ -137,16 +125,16 @@ def _download(
     report: Progress,
 ) -> dict[str, Missing]:
     """Download the tickers that the partial fetch does not have yet; return why some have no bars."""
-    for name, seconds in (("wait", wait), ("deadline", deadline)):
-        if not seconds >= 0:
-            raise InputError(f"{name} is {seconds}; give a number of seconds", argument=name)
+    require_number("wait", wait, 0)
+    require_number("deadline", deadline, 0)
     if fetch.bars.keys() >= set(tickers):
         return {}
     client = Client(request["start"], request["stop"], deadline=deadline, base_url=base_url)
     return gather(tickers, client.ask, fetch, wait=wait, ends=client.ends, report=report)
 
 
-def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> _Span:
+def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
+    """Return the first day of the range, its last session, and its last session that is over."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -157,7 +145,15 @@ def _span(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
         raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}")
-    return _Span(first, sessions.dates[-1], over)
+    return first, sessions.dates[-1], over
+
+
+def _members(universe: str | Sequence[str]) -> Membership:
+    """Return the members; those of an index or a file under their newest symbols."""
+    membership = resolve_members(universe, "asked for")
+    if membership is None:
+        raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
+    return membership.renamed_to_newest() if isinstance(universe, str) else membership
 
 
 def _symbols(labels: Sequence[str]) -> list[str]:
@@ -166,18 +162,6 @@ def _symbols(labels: Sequence[str]) -> list[str]:
     if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
         raise InputError(f"{wrong[0]!r} is not a symbol of Yahoo; use only letters, digits and . - = ^, as in BRK-B")
     return symbols
-
-
-def _request(span: _Span, base_url: str | None) -> dict[str, Any]:
-    """Return the parameters of a request. A fetch resumes an earlier one only if they are equal."""
-    return {
-        "server": base_url or "Yahoo",
-        "start": f"{span.first!s:.10}",
-        "stop": f"{span.last + np.timedelta64(1, 'D')!s:.10}",  # Yahoo's end is exclusive
-        "finished": f"{span.over!s:.10}",
-        "auto_adjust": False,
-        "actions": True,
-    }
 
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
