@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from finpod.cli import console, options
-from finpod.deploy.jobs import ADDRESS
+from finpod.cli import options
 from finpod.errors import InputError
 from finpod.files import require_free_file, write_text
 
@@ -52,7 +53,6 @@ def kuberay(
         Option(metavar="NAME:/MOUNT", help="Volume claim of the head, for data and results; may be repeated."),
     ] = None,
     env: Env = None,
-    retries: Annotated[int, Option(help="Number of restarts of a failed job; needs --resume in the command.")] = 0,
     out: Out = None,
     overwrite: options.Overwrite = False,
     **values: Any,
@@ -76,7 +76,7 @@ def kuberay(
     )
     if kind == "cluster" and command:
         raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
-    text = ray_cluster(name, cluster) if kind == "cluster" else ray_job(name, cluster, command or [], retries=retries)
+    text = ray_cluster(name, cluster) if kind == "cluster" else ray_job(name, cluster, command or [])
     _give(text, out, overwrite)
 
 
@@ -91,7 +91,7 @@ def dockerfile(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Print a Dockerfile that builds an image from the checkout, with the versions of this machine as build arguments."""
-    from finpod.deploy.jobs import dockerfile as text
+    from finpod.deploy.image import dockerfile as text
 
     _give(text(cuda=cuda, copies=copy or ()), out, overwrite)
 
@@ -99,25 +99,16 @@ def dockerfile(
 @app.command()
 def submit(
     command: Command = None,
-    address: Annotated[str, Option(help="Address of the dashboard of a running Ray.")] = ADDRESS,
+    address: Annotated[str, Option(help="Address of the dashboard of a running Ray.")] = "http://127.0.0.1:8265",
     working_dir: Annotated[str | None, Option(help="Working folder to upload, but for what git ignores.")] = None,
-    env: Env = None,
-    no_wait: Annotated[bool, Option("--no-wait", help="Do not follow the output.")] = False,
 ) -> None:
-    """Run COMMAND as a job of a running Ray cluster and follow it; exit with the exit code of the command."""
-    from finpod.deploy.jobs import submit as submitted
+    """Run COMMAND as a job of a running Ray cluster and follow it, as `ray job submit` does. Exit code 1: the job failed."""
+    from finpod.deploy.kuberay import command_line
 
-    job = submitted(
-        command or [],
-        address=address,
-        working_dir=working_dir,
-        env=_pairs(env),
-        wait=not no_wait,
-        show=lambda text: print(text, end="", flush=True),
-        say=console.remark,
-    )
-    console.remark(f"{job.id}: {job.status.lower()}")
-    raise typer.Exit(job.exit_code)
+    command_line(command or [])
+    folder = [] if working_dir is None else ["--working-dir", working_dir]
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]
+    raise typer.Exit(subprocess.run([*ray, *(command or [])], check=False).returncode)
 
 
 def _span(text: str, option: str) -> dict[str, Any]:

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from finpod.deploy.jobs import command_line, filled, installed, require_variable
+from finpod.deploy.image import filled, installed
 from finpod.errors import InputError
 
 LONGEST = {"RayJob": 47, "RayCluster": 53}
 """Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
 """First version of Ray that has token authentication, which the manifests use."""
+SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
+"""Pattern of variable names that suggest a secret, which must not be written to a file."""
+LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
+"""Pattern of a URL with a user and a password."""
 LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lower-case letters, digits and dashes"}
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
 MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
@@ -34,16 +39,11 @@ class Checked:
     def __post_init__(self) -> None:
         for entry in fields(self):  # type: ignore[arg-type]
             value, rule = getattr(self, entry.name), entry.metadata
-            if "least" in rule:
-                _require_number(entry.name, value, rule["least"])
+            if "least" in rule and value < rule["least"]:
+                raise InputError(f"{entry.name} is {value}; give {rule['least']} or more", argument=entry.name)
             for text in (value if isinstance(value, tuple) else (value,)) if "form" in rule else ():
                 if not re.fullmatch(rule["form"], text):
                     raise InputError(f"{entry.name} is {text[:80]!r}; give {rule['hint']}", argument=entry.name)
-
-
-def _require_number(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"{name} is {value}; give {least} or more", argument=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Cluster(Checked):
             fault = "is not a version" if release is None else "has no token authentication"
             raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
         for name, value in self.env.items():
-            require_variable(name, value)
+            _require_variable(name, value)
         unique = {
             "workers": [group.name for group in self.workers],
             "claim": [one.claim for one in self.claims],
@@ -125,18 +125,43 @@ class Cluster(Checked):
                 raise InputError(f"{name} {twice} is given twice; give it once", argument=name)
 
 
+def _require_variable(name: str, value: str) -> None:
+    """Raise InputError for an invalid variable name, and for a name that suggests a secret."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InputError(f"{name!r} is not a valid name of a variable; give NAME=VALUE", argument="env")
+    if SECRET.search(name):
+        raise InputError(
+            f"{name} may be a secret, which would be in plain text; put it into a Secret and name that", argument="env"
+        )
+    if "$(" in value:
+        raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value instead", argument="env")
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return the words of a command as one line for a shell.
+
+    Raises InputError for an empty command, and for a URL with a password, which would be stored as plain text.
+    """
+    if not command:
+        raise InputError("there is no command; give one, such as: -- finpod train stocks --ray --out /runs/first")
+    for word in command:
+        if LOGIN.search(word):
+            shown = LOGIN.sub("://...@", word)
+            raise InputError(f"{shown} has a password, which would be stored as plain text; put it into a Secret")
+    return shlex.join(command)
+
+
 def ray_cluster(name: str, cluster: Cluster) -> str:
     """Return the manifest of a RayCluster, which runs until it is deleted. Raises InputError for an invalid name."""
     return _manifest("RayCluster", name, cluster)
 
 
-def ray_job(name: str, cluster: Cluster, command: Sequence[str], *, retries: int = 0) -> str:
+def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
     """Return the manifest of a RayJob: a cluster that runs one command and is deleted ten minutes after its end.
 
-    `retries` is the number of restarts, each on a new cluster. Raises InputError for an invalid name, negative `retries`, and a
-    command whose `--out` is not on a mounted volume.
+    Raises InputError for an invalid name, and for a command that is empty, has a password, or whose `--out` is not on a mounted
+    volume.
     """
-    _require_number("retries", retries, 0)
     line = command_line(command)
     if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
         raise InputError(f"Kubernetes would expand the dollar sign in {expanded!r}; write the value instead")
@@ -148,7 +173,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str], *, retries: int
             raise InputError(
                 f"--out {out} is lost when the pod exits; mount a volume, --claim NAME:/runs, and write there (--out /runs/...)"
             )
-    return _manifest("RayJob", name, cluster, entrypoint=line, retries=retries)
+    return _manifest("RayJob", name, cluster, entrypoint=line)
 
 
 def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
