@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typer.main import get_command
 
 import finpod
 from finpod.cli import _command, app, console, deploy, options, settings
-from finpod.errors import DataError, InputError
+from finpod.errors import InputError
 from finpod.market.load import save_snapshot
 
 HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
@@ -62,54 +61,32 @@ def everything(folder):
     [
         ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet"]),
         ("backtest nosuch --market sim", ["nosuch", "equal-weight"]),
-        (f"{BACKTEST} --start 2010-12-31 --end 2010-06-01", ["2010-06-01", "2010-12-31"]),
         (f"{BACKTEST} --start yesterday", ["--start", "'yesterday'"]),
         (f"{BACKTEST} --fee-bps -5", ["--fee-bps is -5"]),
         (f"{BACKTEST} --fee-bps 9000 --slippage-bps 2000", ["--fee-bps 9000.0", "--slippage-bps 2000.0"]),
-        (f"{BACKTEST} --cash 0", ["--cash is 0"]),
         (f"{BACKTEST} --cash much", ["--cash", "'much'", "finpod backtest --help"]),
-        (f"{BACKTEST} --fill opn", ["'opn'", "open", "close"]),
         (f"{BACKTEST} --name a/b", ["'a/b'"]),
         (f"{BACKTEST} --name photos --overwrite", ["backtests/photos", "notes.txt"]),
-        (f"{BACKTEST} --name page --overwrite", ["reports/page.html"]),
-        (f"{BACKTEST} --extra nowhere.csv", ["nowhere.csv"]),
-        (f"{BACKTEST} --features-from own.py", ["--features-from"]),
         ("backtest equal-weight --fe-bps 5", ["--fe-bps", "did you mean --fee-bps?"]),
         ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
         ("train stocks --hold 5", ["--hold", "--rebalance-every"]),
-        ("train stocks --alike 0.9", ["--alike", "--max-correlation"]),
-        ("train stocks --fresh 0.1", ["--fresh", "--restart-rate"]),
-        ("backtest", ["strategy", "finpod backtest --help"]),
         ("backtset", ["'backtset'", "'backtest'"]),
-        ("data", ["finpod data --help"]),
         ("data show sim --tickers S1,ZZZ", ["ZZZ"]),
         ("data fetch --start 2020-13-01", ["2020-13-01"]),
-        ("data fetch AAPL", ["AAPL"]),
-        ("data fetch --universe 'A;B' --name x", ["'A;B'"]),
         ("report photos", ["photos"]),
-        ("audit momentum --market sim --days 0", ["--days is 0"]),
         ("compare", ["RUN", "finpod compare --help"]),
         ("compare one", ["two or more"]),
         ("compare one backtests/one", ["one"]),
-        ("compare one two --out backtests", ["backtests is a folder"]),
         ("export one --format xls", ["'xls'", "csv", "parquet"]),
-        ("export one --out backtests/two --overwrite", ["backtests/two"]),
-        ("leaderboard nosuch", ["nosuch"]),
-        ("render nosuch", ["nosuch"]),
         ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
         (f"{TRAIN} --overwrite --out photos", ["photos", "a.jpg"]),
-        (f"{TRAIN} --overwrite --out ..", [".. is the current folder or one above it"]),
-        (f"{NEW.replace('2010-02-01', 'May')}", ["'May'"]),
         (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
         *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
-            "agents": 0, "keep": 65, "checkpoint-steps": 0, "seeds": 0, "seed": -1, "rebalance-every": 0, "fee-bps": -1.0,
-            "max-correlation": 2.0, "restart-rate": -1.0, "stop-trials": 0, "stop-minutes": 0.0,
-            "max-weight": 3.0,
+            "agents": 0, "seeds": 0, "rebalance-every": 0, "fee-bps": -1.0, "max-correlation": 2.0, "restart-rate": -1.0,
+            "stop-trials": 0, "stop-minutes": 0.0, "max-weight": 3.0,
         }.items()),
-        *((f"{NEW} --ray {option}", [told]) for option, told in {
-            "--pods 0": "--pods is 0", "--pods many": "--pods is 'many'", "--pod-cpus 0": "--pod-cpus is 0",
-            "--pod-gpus -1": "--pod-gpus is -1", "--timeout 0": "--timeout is 0.0",
-        }.items()),
+        (f"{NEW} --ray --pods many", ["--pods is 'many'"]),
+        (f"{NEW} --ray --pod-cpus 0", ["--pod-cpus is 0"]),
         (f"{NEW} --pods 2", ["--pods needs --ray"]),
         (f"{NEW} --resume some --fork other", ["--resume", "--fork"]),
         (TRAIN, ["--out is missing"]),
@@ -120,7 +97,6 @@ def everything(folder):
         (f"{WALK} 2010-09-15 --test 2", ["--test 2"]),
         (f"{WALK} 2010-09-15 --purge 1 --check", ["--purge is 1 sessions"]),
         (f"{WALK} 2010-09-15 --features retrun_5 --check", ["retrun_5", "return_5"]),
-        (f"{WALK} 2010-09-15 --resume", ["strategies/wf.unfinished"]),
         (f"{WALK} 2010-09-15 --out data/sim --overwrite", ["data/sim"]),
     ],
 )  # fmt: skip
@@ -131,10 +107,7 @@ def test_e08_mistakes_end_in_one_line_and_leave_all_as_it_was(work, line, values
     assert everything(work) == before
 
 
-@pytest.mark.parametrize(
-    "line",
-    [BACKTEST, f"{NEW} --keep 65", f"{TRAIN} --out photos", f"{WALK} 2010-09-15 --device cpu"],
-)
+@pytest.mark.parametrize("line", [BACKTEST, f"{TRAIN} --out photos", f"{WALK} 2010-09-15 --device cpu"])
 def test_e08_what_cannot_end_well_does_not_begin(work, monkeypatch, line):
     """Outputs and options are checked before anything is read or computed."""
     for name in ("load_market", "backtest", "train"):
@@ -156,20 +129,13 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "read"),
-    [(("-u", "-m", "finpod.cli", "train", "--help"), 0), (("-c", LONG, "data", "show", "sim", "--json"), 1000)],
-)
-def test_output_that_nobody_reads_ends_the_command_in_silence(work, words, read):
-    """The reader goes away after so many bytes."""
-    reader, writer = os.pipe()
-    pipes = {"stdout": writer, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
-    with subprocess.Popen([sys.executable, *words], **pipes) as child:
-        os.close(writer)
-        os.read(reader, read)
-        os.close(reader)
-        told = child.communicate(timeout=60)[1]
-    assert (child.returncode, told) == (141, "")
+def test_output_that_nobody_reads_ends_the_command_in_silence(work):
+    """The reader goes away after some bytes."""
+    words = [sys.executable, "-c", LONG, "data", "show", "sim", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as child:
+        child.stdout.read(1000)
+        child.stdout.close()
+        assert (child.wait(60), child.stderr.read()) == (141, b"")
 
 
 def test_output_that_cannot_be_written_is_an_error(work):
@@ -199,12 +165,10 @@ def test_whatever_ends_a_command_is_one_line(work, monkeypatch, raised, code, li
     assert not (work / "backtests" / "equal-weight").exists()
 
 
-@pytest.mark.parametrize("line", ["--debug data show nosuch.csv", "data show nosuch.csv --debug"])
-def test_debug_shows_the_traceback(work, line):
-    ended = run(line)
-    assert ended.code == 2
-    assert "Traceback" in ended.err
-    assert ended.err.splitlines()[-1].startswith("error: there is no market nosuch.csv")
+def test_debug_shows_the_traceback(work):
+    for line in ("--debug data show nosuch.csv", "data show nosuch.csv --debug"):
+        ended = run(line)
+        assert (ended.code, "Traceback" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", ["train", "bench"])
@@ -277,19 +241,14 @@ def test_options_are_the_fields_of_their_settings(group):
         ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
         ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
         ("leave it out with calendar=None", None, "data import", "leave it out with --calendar none"),
-        ("x is free; leave overwrite=False", None, "backtest", "x is free; leave overwrite=False"),
-        ("stop.trials is 0", "stop.trials", "train", "--stop-trials is 0"),
         ("stop.seconds is 0", "stop.seconds", "train", "--stop-minutes is 0"),
         ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),
         ("plan.agents was 3 and is 5", None, "train", "--agents was 3 and is 5"),
-        ("hold is 0", "hold", "train", "--rebalance-every is 0"),
-        ("give the functions with features=", "features", "backtest", "give the functions with --features-from"),
         ("no strategy is x", "strategy", "backtest", "no strategy is x"),
     ],
 )
 def test_errors_name_options(text, argument, line, shown):
-    for kind in (InputError, DataError):
-        assert console.explain(kind(text, argument=argument), _command(line.split())) == (shown, 2)
+    assert console.explain(InputError(text, argument=argument), _command(line.split())) == (shown, 2)
 
 
 def test_a_market_is_a_file_or_a_name_in_data(work):

@@ -49,7 +49,7 @@ def written(folder, executor, plan=PLAN, said=None):
         return play(Store(folder / f"run-{plan.seed}"), plan, executor, watch)
 
 
-def test_every_trial_is_written_and_each_agent_has_a_run_by_its_own_steps(tmp_path):
+def test_every_trial_is_written(tmp_path):
     board = written(tmp_path, Invented(pods=1))
     read = scalars(tmp_path / "events" / "seed-4")
     trials = list(enumerate(board.log, start=1))
@@ -59,29 +59,15 @@ def test_every_trial_is_written_and_each_agent_has_a_run_by_its_own_steps(tmp_pa
     assert read["loss/policy_loss"] == [(step, -0.01 * (step - 1)) for step, _ in trials]
     done = sum(trial.steps - trial.start for trial in board.log)
     assert read["pace/steps_per_second"][-1] == (6, done / (20 * 6))
-    agents = {trial.agent for trial in board.log}
-    assert {path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()} == agents
-    for agent in agents:
-        own = [(trial.steps, trial.score) for trial in board.log if trial.agent == agent]
-        assert scalars(tmp_path / "events" / "seed-4" / agent) == {"score/trial": own}
-
-
-def test_what_has_no_score_and_agents_beyond_the_limit_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(events, "MOST_AGENTS", 1)
-    board = written(tmp_path, Invented(pods=1, failed=[0]))
-    read = scalars(tmp_path / "events" / "seed-4")
-    assert math.isnan(board.log[0].score)
-    assert [step for step, _ in read["score/trial"]] == [2, 3, 4, 5, 6]
-    assert [path.name for path in (tmp_path / "events" / "seed-4").iterdir() if path.is_dir()] == ["4-0"]
 
 
 def test_a_run_that_goes_on_writes_what_is_new_and_each_tournament_has_a_folder(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         written(tmp_path, Invented(pods=1, die_after=2))
-    board = written(tmp_path, Invented(pods=1))
+    board = written(tmp_path, Invented(pods=1, failed=[3]))
     read = scalars(tmp_path / "events" / "seed-4")
-    assert [step for step, _ in read["score/trial"]] == [1, 2, 3, 4, 5, 6]
-    assert read["score/best"][-1][1] == max(trial.score for trial in board.log)
+    assert [step for step, _ in read["score/trial"]] == [1, 2, 3, 5, 6]  # a trial that failed has no score
+    assert read["score/best"][-1][1] == max(trial.score for trial in board.log if not math.isnan(trial.score))
     written(tmp_path, Invented(), Plan(agents=1, rounds=1, seed=5))
     assert len(scalars(tmp_path / "events" / "seed-5")["score/trial"]) == 1
 
@@ -105,13 +91,9 @@ def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, mon
 
 def test_what_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for place in ("file", "file/events"):
-        with pytest.raises(InputError, match="file is not a folder"):
-            EventFiles(tmp_path / place)
-    with pytest.raises(InputError, match="cannot write /proc/x/events"):
-        EventFiles("/proc/x")
+    with pytest.raises(InputError, match="file is not a folder"):
+        EventFiles(tmp_path / "file" / "events")
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    with pytest.raises(InputError, match="pip install tensorboardX") as raised:
+    with pytest.raises(InputError, match="pip install tensorboardX"):
         EventFiles(tmp_path / "events")
-    assert raised.value.argument == "tensorboard"
     assert not (tmp_path / "events").exists()

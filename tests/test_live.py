@@ -13,7 +13,7 @@ from finpod.cli import console
 from finpod.cli.live import View
 from finpod.files import UNFINISHED
 from finpod.storage import Store
-from finpod.tournament.setup import Plan, Stop
+from finpod.tournament.setup import Plan
 
 
 class Clock:
@@ -51,8 +51,8 @@ def drawn(view, width=120, height=40):
     return target.file.getvalue().splitlines()
 
 
-def seen(tmp_path, plan, engine, until=math.inf, seconds=10.0, view=None, time=None):
-    """A view of a tournament that is interrupted after `until` trials, on a clock that runs on at each look; and its clock."""
+def seen(tmp_path, plan, engine, until=math.inf, view=None, time=None):
+    """A view of a tournament that is interrupted after `until` trials, on a clock that adds 10 s a look; and its clock."""
     time = time or Clock()
     view = view or View(time)
 
@@ -62,7 +62,7 @@ def seen(tmp_path, plan, engine, until=math.inf, seconds=10.0, view=None, time=N
         view.watch(status)
         if done >= until:
             raise KeyboardInterrupt
-        time.now += seconds
+        time.now += 10
 
     try:
         play(Store(tmp_path), plan, engine, watch, time)
@@ -71,80 +71,47 @@ def seen(tmp_path, plan, engine, until=math.inf, seconds=10.0, view=None, time=N
     return view, time
 
 
-def test_before_the_first_trial_it_says_what_is_done():
+def test_it_shows_speed_time_left_and_board_of_each_tournament(tmp_path):
     time = Clock()
     view = View(time)
-    assert drawn(view) == ["beginning  0:00:00"]
-    view.progress("features", 0.0)
-    time.now += 5
-    assert drawn(view) == ["features  0:00:05"]
-    assert math.isnan(view.left())
-
-
-def test_it_shows_board_pods_speed_and_time_left(tmp_path):
-    view, _ = seen(tmp_path, Plan(agents=4, rounds=3, steps=900), Invented(pods=2), until=4)
-    lines = drawn(view)
-    assert lines[0].strip() == "trial 5"
-    assert re.match(r"4 of 12 trials  ━+", lines[1])
-    assert re.match(r"30 steps/s, 0:00:40 so far, 0:01:20 to go, on 2 invented pods", lines[2])
-    assert lines[3].split() == ["agent", "parent", "round", "score", "steps"]
-    scores = [float(line.split()[4]) for line in lines[4:8]]
-    assert scores == sorted(scores, reverse=True)
-    assert {tuple(line.split()[1:6:2]) for line in lines[4:8]} == {(f"0-{n}", "1/3", "300") for n in range(4)}
-    assert lines[8].split() == ["trial", "agent", "round", "seconds"]
+    assert [line.split()[0] for line in drawn(view)] == ["beginning"]
+    for seed in (0, 1):
+        plan = Plan(agents=4, rounds=3, steps=900, seed=seed)
+        began = time.now
+        seen(tmp_path / str(seed), plan, Invented(pods=2), 4, view, time)
+        lines = drawn(view)
+        assert lines[0].startswith("trial 5 ")
+        assert seed or re.search("33% 0:00:40 so far, 0:01:2[01] to go", lines[0])
+        assert lines[1].startswith("4 of 12 trials, 30 steps/s on 2 invented pods, ")
+        assert time.now == began + 40
+        assert lines[2].split() == ["agent", "parent", "round", "score", "steps"]
+        scores = [float(line.split()[4]) for line in lines[3:7]]
+        assert scores == sorted(scores, reverse=True)
+        agents = {(f"{seed}-{number}", "1/3", "300") for number in range(4)}
+        assert {tuple(line.split()[1:6:2]) for line in lines[3:7]} == agents
     view._remark = "[bold]x[/] [red"  # is no markup
-    assert drawn(view)[-1] == "[bold]x[/] [red"
+    view.progress("[red", 0.5)
+    assert (drawn(view)[0][:4], drawn(view)[-1].strip()) == ("[red", "[bold]x[/] [red")
 
 
-def test_pods_at_work_grow_older_and_all_are_counted(tmp_path):
-    view, time = seen(tmp_path / "few", Plan(agents=3, rounds=1), Invented(pods=2, die_after=0), seconds=42.0)
-    assert [line.split() for line in drawn(view)[-2:]] == [["0", "0-0", "1/1", "42"], ["1", "0-1", "1/1", "42"]]
-    time.now += 3
-    assert drawn(view)[-1].split()[-1] == "45"
-    view, _ = seen(tmp_path / "many", Plan(agents=40, rounds=1), Invented(pods=30), until=0)
-    assert "30 busy" in drawn(view)[2]
-
-
-@pytest.mark.parametrize("size", [(10, 5), (20, 1), (60, 20), (300, 100)])
+@pytest.mark.parametrize("size", [(10, 5), (20, 1), (60, 12), (300, 100)])
 def test_any_terminal_will_do(tmp_path, size):
-    view, _ = seen(tmp_path, Plan(agents=12, rounds=2, steps=200), Invented(pods=12), until=5)
+    view, _ = seen(tmp_path, Plan(agents=12, rounds=2, steps=200), Invented(pods=12), until=9)
     lines = drawn(view, *size)
     assert max(len(line.rstrip()) for line in lines) <= size[0]
-    assert size != (60, 20) or len(lines) < 20
+    assert size != (60, 12) or len(lines) < 12
 
 
 def test_the_top_ten_are_shown_in_order_and_failures_counted(tmp_path):
     view, _ = seen(tmp_path / "many", Plan(agents=14, rounds=1), Invented(pods=1, failed=[3]))
     lines = drawn(view)
     assert lines[1].startswith("14 of 14 trials, 1 failed")
-    assert [line.split()[0] for line in lines[4:14]] == [str(i) for i in range(1, 11)]
+    assert [line.split()[0] for line in lines[3:13]] == [str(i) for i in range(1, 11)]
+    assert lines[13].startswith("agent 0-3 has failed")
     view, _ = seen(tmp_path / "few", Plan(agents=3, rounds=1), Invented(pods=1, failed=[1]))
-    lines = drawn(view)
-    assert lines[6].split()[4] == "failed"
-    assert lines[-1].startswith("agent 0-1 has failed")
-
-
-def test_the_time_left_runs_down_and_is_not_that_of_what_was_done_before(tmp_path):
-    plan = Plan(agents=10, rounds=1)
-    view, time = seen(tmp_path, plan, Invented(pods=1), until=5)
-    assert view.left() == pytest.approx(50)
-    time.now += 20
-    assert view.left() == pytest.approx(30)
-    time.now += 100
-    assert view.left() == 0
-    view, _ = seen(tmp_path, plan, Invented(pods=1), until=7, seconds=4.0)
-    assert view.left() == pytest.approx(12)
-    stop = Plan(agents=100, rounds=1, stop=Stop(seconds=600))  # 10 s a trial would be a thousand
-    view, _ = seen(tmp_path / "clock", stop, Invented(pods=1), until=3)
-    assert view.left() == 570
-
-
-def test_the_next_tournament_is_shown_after_the_first(tmp_path):
-    view = time = None
-    for seed in (0, 1):
-        plan = Plan(agents=2, rounds=1, steps=200, seed=seed)
-        view, time = seen(tmp_path / str(seed), plan, Invented(), view=view, time=time)
-        assert all(line.split()[1].startswith(f"{seed}-") for line in drawn(view)[4:6])
+    assert drawn(view)[5].split()[4] == "failed"
+    view, _ = seen(tmp_path / "busy", Plan(agents=40, rounds=1), Invented(pods=30), until=0)
+    assert "30 busy" in drawn(view)[1]
 
 
 # --- on a terminal, and without
@@ -177,12 +144,12 @@ def test_an_interruption_leaves_the_terminal_whole_and_says_how_to_go_on(monkeyp
     assert screen(text.split("\x1b[?25h")[1]).strip() == f"continue with: finpod train --resume {out}"
 
 
-@pytest.mark.parametrize(("storage", "told"), [(None, ""), ("memory://runs/far", "--storage memory://runs/far")])
-def test_how_to_go_on_is_said_only_where_something_is_left(monkeypatch, tmp_path, storage, told):
-    terminal = sit_at_a_terminal(monkeypatch)
-    with pytest.raises(KeyboardInterrupt), console.watched(run=tmp_path / "far", storage=storage):
-        raise KeyboardInterrupt
-    assert (told in terminal.getvalue(), "resume" in terminal.getvalue()) == (True, storage is not None)
+def test_how_to_go_on_is_said_only_where_something_is_left(monkeypatch, tmp_path):
+    for storage, told in ((None, ""), ("memory://runs/far", "--storage memory://runs/far")):
+        terminal = sit_at_a_terminal(monkeypatch)
+        with pytest.raises(KeyboardInterrupt), console.watched(run=tmp_path / "far", storage=storage):
+            raise KeyboardInterrupt
+        assert (told in terminal.getvalue(), "resume" in terminal.getvalue()) == (True, storage is not None)
 
 
 def test_without_a_terminal_there_are_lines_and_event_files_beside_them(monkeypatch, tmp_path, capsys):

@@ -116,16 +116,15 @@ def audit(
 
 def report(
     folder: Run,
-    out: Annotated[Path | None, Option(help="The HTML file; by default reports/NAME.html.")] = None,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Write the HTML report of a saved run again."""
+    """Write the HTML report of a saved run again, to reports/NAME.html."""
     import finpod
     from finpod.backtesting.result_io import run_folder
 
     place = run_folder(folder)
-    target = out or outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
+    target = outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
     with console.progress("drawing"):
         require_free_file(target, overwrite)
         result = finpod.load_result(place)
@@ -138,7 +137,6 @@ def report(
 
 def compare(
     folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more: folders, or names in backtests/.")],
-    out: Annotated[Path | None, Option(help="The HTML file; by default reports/NAME.html.")] = None,
     name: Annotated[str, Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
     overwrite: options.Overwrite = False,
     no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,
@@ -153,7 +151,7 @@ def compare(
     whole = [place.resolve() for place in places]
     if twice := next((place for place in whole if whole.count(place) > 1), None):
         raise InputError(f"{outputs.name_of(twice)} is given twice; give each run once")
-    target = None if no_report else out or outputs.REPORTS / f"{outputs.plain_word(name)}.html"
+    target = None if no_report else outputs.REPORTS / f"{outputs.plain_word(name)}.html"
     with console.progress("comparing"):
         results = [finpod.load_result(place) for place in places]
         if target is not None:

@@ -54,9 +54,7 @@ def fetch(
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    wait: Annotated[float, Option(help="Seconds to wait after a rate limit; doubles with each retry.")] = 5.0,
     deadline: Annotated[float, Option(help="Seconds after which to give up.")] = 1800.0,
-    base_url: Annotated[str | None, Option(metavar="URL", help="Server to use instead of Yahoo's.")] = None,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -81,8 +79,6 @@ def fetch(
             calendar=values["calendar"],
             allow_missing=allow_missing,
             partial=partial,
-            base_url=base_url,
-            wait=wait,
             deadline=deadline,
             report=report,
         )

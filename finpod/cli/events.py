@@ -9,13 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from finpod.errors import InputError
 from finpod.files import require_free_file
 from finpod.tournament.leaderboard import Trial
 from finpod.tournament.scheduler import Status
-
-MOST_AGENTS = 200
-"""Largest number of agents with their own TensorBoard run; TensorBoard is slow with more."""
 
 
 def speed(status: Status, now: float) -> float:
@@ -39,9 +38,8 @@ class EventFiles:
     """Writes event files into a folder; an argument `watch` of `finpod.train`.
 
     `seed-S` plots a tournament against the number of finished trials: score, best score, validation metrics, losses of the
-    last update and environment steps per second. `seed-S/AGENT` plots an agent's score against its environment steps. Raises
-    InputError if tensorboardX is not installed or the folder cannot be written. If a later write fails, the tournament
-    continues without event files and `say` receives a message.
+    last update and environment steps per second. Raises InputError if tensorboardX is not installed or the folder cannot be
+    written. If a later write fails, the tournament continues without event files and `say` receives a message.
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
@@ -71,32 +69,28 @@ class EventFiles:
         self.close()
         self._status = status
         self._seen = {trial.number for trial in status.board.log}  # an earlier process wrote these
-        scores = [trial.score for trial in status.board.log if not math.isnan(trial.score)]
-        self._best, self._agents = max(scores, default=math.nan), set[str]()
-        self._place = self._folder / f"seed-{status.plan.seed}"
-        self._file = self._open(self._place)
+        self._best = np.fmax.reduce([math.nan, *(trial.score for trial in status.board.log)])  # ignores NaN
+        folder = self._folder / f"seed-{status.plan.seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        # tensorboardX names files by whole seconds, so two files of one second would have one name
+        self._file = self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def _write(self, trial: Trial, status: Status, now: float) -> None:
-        self._best = trial.score if math.isnan(self._best) else max(self._best, trial.score)  # max(x, NaN) is x
+        """Write the finite values of a trial as one event."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        self._best = np.fmax(self._best, trial.score)
         losses = status.losses if trial is status.latest else {}
         values = {
             "score/trial": trial.score,
-            "score/best": self._best,
+            "score/best": float(self._best),
             "pace/steps_per_second": speed(status, now),
             **{f"validation/{name}": value for name, value in trial.metrics.items()},
             **{f"loss/{name}": value for name, value in losses.items()},
         }
-        _scalars(self._file, values, len(self._seen), now)
-        if trial.agent in self._agents or len(self._agents) < MOST_AGENTS:
-            self._agents.add(trial.agent)
-            agent = self._open(self._place / trial.agent)
-            _scalars(agent, {"score/trial": trial.score}, trial.steps, now)
-            agent.close()
-
-    def _open(self, folder: Path) -> Any:
-        folder.mkdir(parents=True, exist_ok=True)
-        # tensorboardX names files by whole seconds, so two files of one second would have one name
-        return self._writer(str(folder / "events"), f".{time.time_ns()}")
+        known = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if math.isfinite(value)]
+        self._file.write_event(Event(wall_time=now, step=len(self._seen), summary=Summary(value=known)))
 
     def close(self) -> None:
         """Close the files."""
@@ -104,13 +98,3 @@ class EventFiles:
         if file is not None:
             with suppress(OSError):
                 file.close()
-
-
-def _scalars(file: Any, values: dict[str, float], step: int, now: float) -> None:
-    """Write the finite values as one event."""
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.proto.summary_pb2 import Summary
-
-    known = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if math.isfinite(value)]
-    if known:
-        file.write_event(Event(wall_time=now, step=step, summary=Summary(value=known)))

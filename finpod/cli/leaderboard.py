@@ -39,10 +39,7 @@ def leaderboard(
     run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, name in strategies/, or --storage.")],
     top: Annotated[int, Option(min=1, help="Number of ranks to print.")] = TOP,
     seed: Annotated[int | None, Option(help="Show only the tournament with this seed.")] = None,
-    report: Annotated[bool, Option("--report", help="Write an HTML report of the training.")] = False,
-    out: Annotated[
-        Path | None, Option(help="File of the report, implies --report; by default reports/NAME-training.html.")
-    ] = None,
+    report: Annotated[bool, Option("--report", help="Write a page, reports/NAME-training.html.")] = False,
     verify: Annotated[bool, Option("--verify", help="Recompute every random draw; fail if the log differs.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
@@ -55,15 +52,14 @@ def leaderboard(
 
     with console.progress("reading"):
         history = read_history(place_of(run)).of(seed)
-        written, page = list[Path](), f"{outputs.plain_word(history.name)}-training.html"
-        target = out or (outputs.REPORTS / page if report else None)
-        if target is not None:
-            require_free_file(target, overwrite)
+        written, page = list[Path](), outputs.REPORTS / f"{outputs.plain_word(history.name)}-training.html"
+        if report:
+            require_free_file(page, overwrite)
         for log in history.logs if verify else ():
             verify_log(log.where)
-        if target is not None:
+        if report:
             write = partial(write_page, partial(render_training_report, history))
-            written = outputs.write_page(target, write, overwrite=overwrite)
+            written = outputs.write_page(page, write, overwrite=overwrite)
     if as_json:
         console.show_json(facts(history))
     else:
