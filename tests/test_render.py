@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_saved import SAVED
+from made_commands import run
 
 import finpod
-from finpod.cli import main
 from finpod.envs.locomotion import render
 from finpod.envs.locomotion.environment import make_locomotion
 
@@ -57,14 +56,6 @@ def no_graphics(monkeypatch):
     monkeypatch.setattr(render, "_environments", lambda: [{**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""}])
 
 
-def failure(capsys, line):
-    """The last line on stderr of a command that ends with exit code 2."""
-    with pytest.raises(SystemExit) as ended:
-        main(line.split())
-    assert ended.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
-
-
 def images(content):
     """The frames of a file and their durations in ms."""
     from PIL import Image, ImageSequence
@@ -73,7 +64,7 @@ def images(content):
     return [(np.asarray(one.convert("RGB")).astype(int), one.info.get("duration")) for one in every]
 
 
-# --- episodes and films ---------------------------------------------------------------------------------------------------
+# --- episodes and films
 
 
 def test_an_episode_is_that_of_the_environment():
@@ -120,24 +111,18 @@ def test_the_camera_follows_the_body(graphics):
     assert all(0.3 < np.nonzero(mask)[1].mean() / render.WIDTH < 0.7 for mask in body)
 
 
-# --- the command ----------------------------------------------------------------------------------------------------------
+# --- the command
 
 
-def test_a_clip_is_written_and_told_of(graphics, work, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["render", "hop"])
-    assert ended.value.code == 0
-    title, told, path = capsys.readouterr().out.splitlines()
+def test_a_clip_is_written_and_told_of(graphics, work):
+    title, told, path = run("render hop").out.splitlines()
     assert title == "Hopper-v5, standard variant: 11 inputs, 3 actions"
     assert re.fullmatch(r"agent 0-0: return \d+\.\d in \d+ steps \(\d\.\d s\), ended by a fall", told)
-    assert path == str(Path("reports/hop.gif"))
     content = Path(path).read_bytes()
     assert len(images(content)) >= 2
-    with pytest.raises(SystemExit):
-        main(["render", "strategies/hop", "--overwrite", "--json"])
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(run("render strategies/hop --overwrite --json").out)
     assert f"return {facts['return']:,.1f} in {facts['steps']} steps" in told
-    assert (facts["agent"], facts["seed"], facts["path"]) == ("0-0", 0, path)
+    assert (facts["agent"], facts["seed"], facts["path"]) == ("0-0", 0, "reports/hop.gif")
     assert Path(path).read_bytes() == content  # the same episode, the same bytes
 
 
@@ -147,18 +132,14 @@ def test_a_clip_is_written_and_told_of(graphics, work, capsys):
     ("hop --seconds nan", "--seconds is nan"),
     ("hop --seed -1", "--seed is -1"),
     ("hop --out clip.avi", "clip.avi is not a .gif"),
-    (str(SAVED / "ensemble"), "is not a finished run of a locomotion task"),
 ])  # fmt: skip
-def test_what_cannot_be_rendered_ends_in_one_line(work, capsys, line, told):
-    assert told in failure(capsys, f"render {line}")
+def test_what_cannot_be_rendered_ends_in_one_line(work, line, told):
+    assert told in run("render", line).error
     assert not Path("reports").exists()
 
 
-def test_a_missing_package_is_named(work, capsys, monkeypatch):
+def test_what_is_missing_is_named(no_graphics, work, monkeypatch):
+    assert "libosmesa6" in run("render hop").error
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    assert "pip install pillow" in failure(capsys, "render hop")
-
-
-def test_without_graphics_one_line_says_what_to_install(no_graphics, work, capsys):
-    assert "libosmesa6" in failure(capsys, "render hop")
+    assert "pip install pillow" in run("render hop").error
     assert not Path("reports").exists()
