@@ -27,8 +27,7 @@ def small(monkeypatch, one_thread):
     for module, values in sizes.items():
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
-    for peer in ("vectorbt", "quantstats", "pyfolio"):
-        monkeypatch.setitem(sys.modules, peer, None)
+    monkeypatch.setitem(sys.modules, "vectorbt", None)
     monkeypatch.setattr(locomotion, "usable_cores", lambda: 1)
 
 
@@ -63,14 +62,10 @@ def test_d17_warm_up_is_left_out_and_the_device_has_finished_at_both_ends(clock,
     assert timing == (4, 1.0 + 3.0), "what the device still had to do counts"
 
 
-@pytest.mark.parametrize(
-    ("times", "seconds", "least", "calls"), [([0.25, 4, 2, 3, 5], 9.0, 2, 4), ([9, 8, 7, 1], 0.001, 7, 3)]
-)
-def test_the_shortest_time_counts_and_the_first_call_does_not(clock, times, seconds, least, calls):
-    """It goes on until the seconds have passed, and for two calls at least."""
-    left = iter(times)
-    assert backtests.shortest(lambda: clock(next(left)), seconds) == least
-    assert len(list(left)) == len(times) - calls
+def test_the_shortest_time_counts_and_the_first_call_does_not(clock):
+    times = iter([0.25, 4, 2, 3, 5])
+    assert backtests.shortest(lambda: clock(next(times)), 9.0) == 2
+    assert list(times) == [5]
 
 
 def test_a_peer_that_fails_says_why(capsys):
@@ -79,20 +74,17 @@ def test_a_peer_that_fails_says_why(capsys):
         raise AttributeError("numpy has no attribute 'bool'\nand a long story")
 
     assert backtests.beside("math", breaks) == "n/a: numpy has no attribute 'bool'"
-    assert backtests.beside("no_such_package", breaks) == "n/a: No module named 'no_such_package'"
-    assert backtests.beside("math", lambda peer: peer.floor(2.5)) == 2
     assert capsys.readouterr().out == ""
 
 
 # --- stocks
 
 
-@pytest.mark.filterwarnings("ignore::finpod.errors.ReportWarning")  # the report leaves out what needs pyfolio
 def test_every_line_is_there(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda part, **_: part)
     lines = machine.run(envs=8, names=3, seconds=0.01)
     measured = [f"{name} steps/s" for name in machine.ENVIRONMENT]
-    measured += ["panel seconds", "backtest bars/s", "bootstrap seconds", "audit rule seconds", "report seconds"]
+    measured += ["panel seconds", "backtest bars/s", "bootstrap seconds", "report seconds"]
     assert all(lines[name] > 0 for name in measured)
     assert lines["env batch"].startswith("8 accounts x ")
     assert lines["task"] == "3 simulated stocks, action tilt, hold 5, horizon 20, 8 start groups"
@@ -113,8 +105,8 @@ def test_a_word_selects_and_a_machine_that_cannot_compile_says_so(monkeypatch):
 # --- backtests and reports
 
 
-def test_other_packages_get_the_same_weights_prices_fees_and_series(monkeypatch):
-    asked, own, sheets = [], [], []
+def test_vectorbt_gets_the_same_weights_prices_and_fees(monkeypatch):
+    asked = []
 
     class Portfolio:
         orders = SimpleNamespace(records_readable="")
@@ -130,13 +122,7 @@ def test_other_packages_get_the_same_weights_prices_fees_and_series(monkeypatch)
         def asset_value(self, group_by):
             assert not group_by
 
-    peers = {
-        "vectorbt": {"Portfolio": Portfolio},
-        "quantstats": {"reports": SimpleNamespace(html=lambda returns, benchmark, output: sheets.append((returns, benchmark)))},
-        "pyfolio": {"create_full_tear_sheet": lambda returns, benchmark_rets, **_: sheets.append((returns, benchmark_rets))},
-    }  # fmt: skip
-    for name, parts in peers.items():
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**parts))
+    monkeypatch.setitem(sys.modules, "vectorbt", SimpleNamespace(Portfolio=Portfolio))
     lines = backtests.backtest_lines(4, 0.01)
     close, given = asked[0]
     market = simulate_market(names=4, days=41)
@@ -145,21 +131,15 @@ def test_other_packages_get_the_same_weights_prices_fees_and_series(monkeypatch)
     assert (given["fees"], given["size_type"], given["cash_sharing"]) == (0.001, "targetpercent", True)
     assert lines["backtest / vectorbt"] == lines["backtest bars/s"] / lines["backtest vectorbt bars/s"]
     assert lines["backtest vectorbt bars/s"] > 4 * 40 / 0.004 > lines["backtest vectorbt whole result bars/s"]
-    monkeypatch.setattr("finpod.result.BacktestResult.report", lambda self, path: own.append(self))
-    backtests.report_lines(4, 0.005)
-    assert len(sheets) >= 4
-    for returns, benchmark in sheets:
-        np.testing.assert_allclose(returns, own[0].returns)
-        np.testing.assert_allclose(benchmark, own[0].benchmark_equity.pct_change().dropna())
 
 
 # --- locomotion
 
-MEASURED = ("physics", "env", "env with policy", "train PPO", "gymnasium sync", "gymnasium async")
+MEASURED = ("physics", "env", "env with policy", "train PPO", "gymnasium sync 2", "gymnasium async 1")
 mujoco = pytest.mark.skipif(not find_spec("mujoco"), reason="needs MuJoCo")
 
 
-def test_the_faster_number_of_environments_counts_and_an_error_takes_the_place_of_a_figure(clock, monkeypatch):
+def test_the_fastest_peer_counts_and_an_error_takes_the_place_of_a_figure(clock, monkeypatch):
     taken = {2: 0.5, 4: 2.0, 1: 0.125}
 
     @contextmanager
@@ -172,11 +152,14 @@ def test_the_faster_number_of_environments_counts_and_an_error_takes_the_place_o
     monkeypatch.setattr(locomotion, "gymnasium_work", opened)
     broken = False
     lines = locomotion.beside_gymnasium(None, 4, 4.0, 48.0)
-    assert (lines["gymnasium sync steps/s"], lines["gymnasium async steps/s"], lines["env / gymnasium"]) == (4, 8, 6)
-    assert lines["gymnasium sync batch"] == "2 environments x 8 steps in 4.000 s"
+    rates = {name: rate for name, rate in lines.items() if isinstance(rate, float)}
+    assert rates == {
+        "gymnasium sync 2 steps/s": 4, "gymnasium sync 4 steps/s": 2, "gymnasium async 1 steps/s": 8,
+        "gymnasium async 2 steps/s": 4, "env / gymnasium": 6,
+    }  # fmt: skip
     broken = True
     lines = locomotion.beside_gymnasium(None, 4, 4.0, 48.0)
-    assert lines["gymnasium async steps/s"] == "n/a: no gymnasium here"
+    assert lines["gymnasium async 1 steps/s"] == "n/a: no gymnasium here"
     assert lines["env / gymnasium"] == 48 / 4
 
 
@@ -188,11 +171,9 @@ def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tm
     lines = json.loads(ended.out)
     assert (ended.code, ended.err, capfd.readouterr().err, list(tmp_path.iterdir())) == (0, "", "", [])
     assert {f"{n} {end}" for n in MEASURED for end in ("steps/s", "batch")} <= set(lines)
-    best = max(lines["gymnasium sync steps/s"], lines["gymnasium async steps/s"])
+    best = max(rate for name, rate in lines.items() if name.startswith("gymnasium") and name.endswith("/s"))
     assert lines["env / gymnasium"] == pytest.approx(lines["env steps/s"] / best)
     assert lines["train PPO batch"].startswith("2 worlds x 32 steps in ")
-    assert lines["task"] == "HalfCheetah-v5, standard variant: 17 inputs, 6 actions"
-    assert lines["threads"].endswith(" of the physics, 1 of torch")
 
 
 @mujoco
@@ -225,12 +206,8 @@ def test_a_peer_has_the_same_task_and_its_processes_end():
         ("hopper", ["pip install 'finpod[locomotion]'"]),
         ("env --device cuda", ["--device is 'cuda'"]),
         ("hopper --names 3", ["--names", "hopper"]),
-        ("hopper --variant full", ["hopper has no variant 'full'", "standard, fast"]),
         ("hopper --envs 0", ["envs 0"]),
-        ("hopper --seconds 0", ["seconds 0.0"]),
         ("env --variant fast", ["--variant"]),
-        ("env --envs 0", ["envs 0"]),
-        ("env --names 1", ["names 1"]),
         ("env --seconds nan", ["seconds nan"]),
         ("hoper", ["'hoper'", "env compiled", "hopper, halfcheetah"]),
     ],
@@ -246,8 +223,5 @@ def test_errors_are_one_line(monkeypatch, options, values):
 def test_the_command_prints_its_lines(monkeypatch):
     asked = {}
     monkeypatch.setattr(machine, "run", lambda **sizes: asked.update(sizes) or {"env steps/s": 819200.0})
-    assert json.loads(run("bench env --device cpu --envs 8 --names 3 --seconds 0.1 --json").out) == {
-        "env steps/s": 819200.0
-    }
+    assert run("bench env --device cpu --envs 8 --names 3 --seconds 0.1").out == "env steps/s  819,200\n"
     assert asked == {"device": "cpu", "what": "env", "envs": 8, "names": 3, "seconds": 0.1}
-    assert run("bench").out == "env steps/s  819,200\n"

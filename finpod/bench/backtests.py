@@ -1,10 +1,9 @@
-"""Speed of backtests, bootstrap, audit and report, compared with other packages if they are installed."""
+"""Speed of backtests, bootstrap and reports, and of backtests with vectorbt if it is installed."""
 
 from __future__ import annotations
 
 import importlib
 import io
-import os
 import tempfile
 import time
 import warnings
@@ -18,26 +17,22 @@ import pandas as pd
 
 from finpod.backtesting.batch import path_of
 from finpod.backtesting.engine import backtest
-from finpod.backtesting.export import to_pyfolio
 from finpod.errors import first_line
-from finpod.lookahead.audit import audit
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.result import BacktestResult
-from finpod.rules import Momentum
 from finpod.significance import intervals
 from finpod.synthetic import simulate_market
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, Window
-from finpod.training import train
 from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
 """Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
 Measured = TypeVar("Measured")
 FEE_BPS = 10.0
-"""Fee of finpod and of the other packages."""
+"""Fee of finpod and of vectorbt."""
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
@@ -79,43 +74,16 @@ def bootstrap_lines(seconds: float) -> dict[str, Any]:
     }
 
 
-def audit_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return lines on the time to audit a monthly rule and a trained ensemble, including the start of processes."""
-    market = simulate_market(names=names, days=DAYS + 1)
-    first, last, start = market.dates[[DAYS // 2, DAYS * 3 // 5, DAYS * 3 // 5 + 1]]
-    small: dict[str, Any] = {"num_envs": 8, "start_groups": 4, "steps": 2_000, "agents": 1, "keep": 1, "hold": 2}
-    with tempfile.TemporaryDirectory() as folder:
-        agent = train(
-            market=market,
-            out=Path(folder) / "agent",
-            train=(market.dates[DAYS // 5], first),
-            validation=(first + np.timedelta64(1, "D"), last),
-            features=("return_5",),
-            **small,
-        )
-        rows = DAYS - market.row_of(start)
-        return {
-            "audit rule seconds": shortest(lambda: audit(Momentum(), market), seconds),
-            "audit ensemble seconds": shortest(lambda: audit(agent, market, start=start), seconds),
-            "audit batch": f"{names} names; {DAYS:,} returns every 21 sessions, {rows:,} every {agent.every}; shortest of several",
-        }
-
-
 def report_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return lines on the time to write the report of a result, without imports and bootstrap."""
     market = simulate_market(names=names, days=DAYS + 1)
     result = backtest(made_weights(1, market)[0], market, fast=True)
     assert isinstance(result, BacktestResult)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        seconds_taken = shortest(lambda: result.report(place / "report.html"), seconds)
-        peers = {"quantstats": _quantstats(result, place, seconds), "pyfolio": _pyfolio(result, seconds)}
-    return {
-        "report seconds": seconds_taken,
-        **{f"report {name} seconds": took for name, took in peers.items()},
-        **{f"report / {name}": _over(seconds_taken, took) for name, took in peers.items()},
-        "report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several",
-    }
+        return {
+            "report seconds": shortest(lambda: result.report(Path(folder) / "report.html"), seconds),
+            "report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several",
+        }
 
 
 def _over(own: float, peer: float | str) -> float | str:
@@ -150,7 +118,6 @@ def beside(peer: str, measure: Callable[[Any], Measured]) -> Measured | str:
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
             warnings.simplefilter("ignore")
-            os.environ["MPLBACKEND"] = "Agg"  # without windows
             return measure(importlib.import_module(peer))
     except Exception as error:  # other packages may raise anything
         return f"n/a: {first_line(error)}"
@@ -174,28 +141,3 @@ def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, f
         return beside("vectorbt", lambda peer: market.close[1:].size / shortest(lambda: call(peer), seconds))
 
     return {"": rate(orders), " whole result": rate(whole)}
-
-
-def _quantstats(result: BacktestResult, place: Path, seconds: float) -> float | str:
-    """Return the seconds that quantstats needs for its page on the same returns and benchmark."""
-    arguments = {"benchmark": result.benchmark_equity.pct_change().dropna(), "output": str(place / "quantstats.html")}
-    return beside(
-        "quantstats",
-        lambda quantstats: shortest(lambda: quantstats.reports.html(result.returns, **arguments), seconds),
-    )
-
-
-def _pyfolio(result: BacktestResult, seconds: float) -> float | str:
-    """Return the seconds that pyfolio needs for its full tear sheet on the same returns, positions, trades and benchmark."""
-
-    def measure(pyfolio: Any) -> float:
-        pyplot, series = importlib.import_module("matplotlib.pyplot"), to_pyfolio(result)
-        tables = {"positions": series.positions, "transactions": series.transactions}
-
-        def sheet() -> None:
-            pyfolio.create_full_tear_sheet(series.returns, benchmark_rets=series.benchmark, **tables)
-            pyplot.close("all")
-
-        return shortest(sheet, seconds)
-
-    return beside("pyfolio", measure)

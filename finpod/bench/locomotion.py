@@ -88,28 +88,22 @@ def random_actions(spec: Spec, envs: int) -> Array:
 def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
     """Return lines on Gymnasium's vector environments, and the ratio of `own` steps per second to those of the fastest.
 
-    Each kind is measured with two numbers of environments, and the faster one counts. AsyncVectorEnv has one process per
-    environment, as many as cores or twice as many. If Gymnasium fails, its error replaces the figure.
+    SyncVectorEnv is measured with `FEW` environments and with `envs`, AsyncVectorEnv with one or two processes per core. If
+    Gymnasium fails, its error replaces the figure.
     """
-    cores = usable_cores()
-    counts = {"sync": {min(FEW, envs), envs}, "async": {min(cores, envs), min(2 * cores, envs)}}
-    lines: dict[str, Any] = {}
-    for kind, numbers in counts.items():
-        name = f"gymnasium {kind} steps/s"
-        tried = [
-            beside("gymnasium", partial(_gymnasium_lines, spec, count, kind, seconds)) for count in sorted(numbers)
-        ]
-        complete = [one for one in tried if isinstance(one, dict)]
-        lines |= max(complete, key=lambda one: one[name]) if complete else {name: tried[0]}
-    rates = [lines[f"gymnasium {kind} steps/s"] for kind in counts]
-    measured = [rate for rate in rates if isinstance(rate, float)]
-    return lines | {"env / gymnasium": own / max(measured) if measured else rates[0]}
+    cores, lines = usable_cores(), dict[str, Any]()
+    for kind, wanted in (("sync", FEW), ("sync", envs), ("async", cores), ("async", 2 * cores)):
+        count = min(wanted, envs)
+        name = f"gymnasium {kind} {count}"
+        measured = beside("gymnasium", partial(_gymnasium_lines, name, spec, count, kind == "async", seconds))
+        lines |= measured if isinstance(measured, dict) else {f"{name} steps/s": measured}
+    rates = [rate for rate in lines.values() if isinstance(rate, float)]
+    return lines | {"env / gymnasium": own / max(rates) if rates else next(iter(lines.values()))}
 
 
-def _gymnasium_lines(spec: Spec, count: int, kind: str, seconds: float, _: Any) -> dict[str, Any]:
-    with gymnasium_work(spec, count, kind == "async") as work:
-        timing = measure(work.call, seconds, torch.device("cpu"))
-    return lines_of(f"gymnasium {kind}", work, *timing, count, "environments")
+def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds: float, _: Any) -> dict[str, Any]:
+    with gymnasium_work(spec, count, parallel) as work:
+        return lines_of(name, work, *measure(work.call, seconds, torch.device("cpu")), count, "environments")
 
 
 @contextmanager

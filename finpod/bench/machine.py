@@ -52,8 +52,8 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap, audit and
-    report. Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
+    `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
+    Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
     one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
     environment only, compiled by torch.compile, with a policy acting in it, and PPO from end to end. Other lines are the time
     to build a large panel of features, and those of `finpod.bench.backtests`.
@@ -70,20 +70,15 @@ def run(
         "panel": partial(_panel_lines, place),
         "backtest": partial(backtests.backtest_lines, names, seconds),
         "bootstrap": partial(backtests.bootstrap_lines, seconds),
-        "audit": partial(backtests.audit_lines, names, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
+    chosen = [measured for name, measured in parts.items() if (what or "") in name]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
     task = {"task": f"{title}, {config.groups} start groups"}
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
-
-
-def _selects(what: str | None, measurement: str) -> bool:
-    return what is None or what in measurement
 
 
 def measure(
@@ -130,28 +125,23 @@ def _environment_lines(
     name: str, config: TradingConfig, names: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
     """Return lines on the environment's steps per second."""
+    market = simulate_market(names=names, days=DAYS)
     try:
-        work = _environment_work(name, config, names, device)
+        env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
+        if name in WITH_POLICY:
+            panel = build_panel(market, fit=(0, DAYS), device=device)
+            table = Table(panel.features, panel.member & panel.tradable)
+            policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
+            learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
+            work = WITH_POLICY[name](env, learner)
+        else:
+            action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
+            work = Work(lambda: env.step(action), 1)
         return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
     except RuntimeError as error:  # of torch's compiler, usually for want of a C++ compiler
         if name != "env compiled":
             raise
         return {f"{name} steps/s": f"n/a: {first_line(error)}"}
-
-
-def _environment_work(name: str, config: TradingConfig, names: int, device: torch.device) -> Work:
-    market = simulate_market(names=names, days=DAYS)
-    execution = build_execution(market, device=device)
-    env = MarketEnv(execution, 0, DAYS - 1, config, compile=name == "env compiled")
-    act = WITH_POLICY.get(name)
-    if act is None:
-        action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
-        return Work(lambda: env.step(action), 1)
-    panel = build_panel(market, fit=(0, DAYS), device=device)
-    table = Table(panel.features, panel.member & panel.tradable)
-    policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
-    learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
-    return act(env, learner)
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:

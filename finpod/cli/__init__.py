@@ -95,7 +95,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             return UNREAD
         if debug:
             traceback.print_exc()
-        return console.show_error(error, _command(words), words)
+        return console.show_error(error, _command(words))
     if code == INTERRUPTED:
         print("error: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0

@@ -25,7 +25,7 @@ EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000,
 
 def bench(
     what: Annotated[
-        str | None, Argument(help="A word in names of measurements, such as audit; or a locomotion task.")
+        str | None, Argument(help="A word in names of measurements, such as backtest; or a locomotion task.")
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[int | None, Option(help="Parallel environments; by default 4096, or 512 for locomotion.")] = None,
@@ -34,7 +34,7 @@ def bench(
     seconds: Annotated[float | None, Option(help="Seconds to spend on each figure; by default 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the speed of training, backtests and reports on this machine, and of other packages if they are installed."""
+    """Measure the speed of training, backtests and reports on this machine, and of vectorbt and Gymnasium if installed."""
     from finpod.bench import locomotion, machine
 
     of_task = what in NAMES

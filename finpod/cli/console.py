@@ -64,14 +64,14 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def show_error(error: BaseException, command: Any, words: Sequence[str] = ()) -> int:
-    """Print an error of a command as one line on stderr and return the exit code; `words` are the words of the command line."""
-    text, code = explain(error, command, words)
+def show_error(error: BaseException, command: Any) -> int:
+    """Print an error of a command as one line on stderr and return the exit code."""
+    text, code = explain(error, command)
     remark(f"error: {' '.join(text.split())}")
     return code
 
 
-def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tuple[str, int]:
+def explain(error: BaseException, command: Any) -> tuple[str, int]:
     """Return the text of an error and the exit code. Names of arguments become options of the command."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
@@ -85,24 +85,14 @@ def explain(error: BaseException, command: Any, words: Sequence[str] = ()) -> tu
     context = getattr(error, "ctx", None)
     see = f"see {context.command_path if context else 'finpod'} --help"
     typed = getattr(error, "option_name", None)
-    if typed and not getattr(error, "param", None):
-        known = [spelling for one in command.params for spelling in one.opts if spelling.startswith("--")]
+    known = [spelling for one in command.params for spelling in one.opts if spelling.startswith("--")]
+    if typed and typed not in known:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    message = error.format_message().rstrip(".").replace("Value error, ", "")
-    value = _typed(getattr(error, "param", None), words)
-    rejected = f", not {value!r}" if value is not None and repr(value) not in message else ""
-    return f"{message}{rejected} ({see})", 2
-
-
-def _typed(parameter: object, words: Sequence[str]) -> str | None:
-    """Return the value that was typed for an option; None if the option was not typed."""
-    for option in getattr(parameter, "opts", ()):
-        for word, following in zip(words, [*words[1:], None], strict=True):
-            if word.partition("=")[0] == option:
-                return word.partition("=")[2] or following
-    return None
+    faults = getattr(error.__cause__, "errors", list)()  # of pydantic, whose messages leave out the value
+    rejected = f", not {faults[0]['input']!r}" if faults else ""
+    return f"{error.format_message().rstrip('.')}{rejected} ({see})", 2
 
 
 def _with_options(error: FinpodError, command: Any) -> str:
