@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import finpod
-from finpod.bench.calibrate import net_ratios, played
 from finpod.errors import InputError
 from finpod.market.data import MarketData
-from finpod.rules import SignalOracle
+from finpod.rules import SignalOracle, forecast, partly, tilted
 from finpod.strategy import MarketView
-from finpod.synthetic import CALIBRATED, HOLD, resampled, simulate_market
+from finpod.synthetic import CALIBRATED, HOLD, random_returns, resampled, simulate_market
+from finpod.trading.ledger import Costs, orders_for, settle, value
 
 
 def measured_signal(market, lookback=5):
@@ -60,11 +61,33 @@ def test_it_is_labelled_as_simulated():
     assert (oracle.signal, oracle.lookback) == (-0.1, 21)
 
 
+def net_ratios(returns, lookback, sign, keep):
+    """Yearly ratios [M] of the informed rule over equal weight, net of 10 bps, on M markets: `returns` [T, M, N]."""
+    closes = np.cumprod(1 + returns, axis=0)
+    prices, (markets, names) = torch.from_numpy(closes), returns.shape[1:]
+    always, kept = torch.ones(names, dtype=torch.bool), np.array([[keep], [0.0]])
+    cash = torch.ones(markets, 2, dtype=torch.float64)
+    shares, equity = torch.zeros(markets, 2, names, dtype=torch.float64), [cash[None]]
+    for row in range(lookback, len(returns) - HOLD, HOLD):
+        informed = tilted(sign * forecast(closes[row - lookback : row + 1], lookback))
+        wanted, price = np.stack([informed, np.full_like(informed, 1 / names)], axis=1), prices[row].unsqueeze(1)
+        weights = torch.from_numpy(partly((shares * price).numpy(), wanted, kept))
+        orders = orders_for(weights, value(cash, shares, price), shares, price)
+        fill = settle(cash, shares, orders, price, always, always, Costs(fee_bps=10))
+        cash, shares = fill.cash, fill.shares
+        equity.append(cash + torch.einsum("tmn,msn->tms", prices[row + 1 : row + 1 + HOLD], shares))
+    curve = torch.cat(equity)
+    earned = curve[1:] / curve[:-1] - 1
+    active = earned[..., 0] - earned[..., 1]
+    return (active.mean(0) / active.std(0) * 252**0.5).numpy()
+
+
 @pytest.mark.parametrize(("lookback", "sign"), CALIBRATED)
 def test_the_informed_rule_earns_its_net_ratio_on_markets_of_other_seeds(lookback, sign):
     ratio = 0.5 if sign < 0 else 2.0
     market = simulate_market(days=30, net_ratio=ratio, lookback=lookback, reversal=sign < 0)
-    found = played(market.signal, lookback, [market.oracle.keep], 1000, 50)
+    returns = random_returns(np.random.default_rng(1000), 20, 2600, market.signal, lookback, markets=(50,))
+    found = net_ratios(returns, lookback, sign, market.oracle.keep)
     assert found.mean() == pytest.approx(ratio, abs=4 * 0.32 / 50**0.5)
     assert found.std() == pytest.approx(0.32, abs=0.15)  # 1 / sqrt(10 years)
 
@@ -85,7 +108,7 @@ def test_the_ratio_of_the_calibration_is_that_of_a_backtest():
     count = (399 - lookback) // HOLD * HOLD  # whole holding periods
     active = (own - even)[:count]
     returns = np.vstack([np.zeros(20), market.close[1:] / market.close[:-1] - 1])[: lookback + count + 1, None]
-    expected = net_ratios(returns, lookback, -1, [market.oracle.keep])[0, 0]
+    (expected,) = net_ratios(returns, lookback, -1, market.oracle.keep)
     assert active.mean() / active.std(ddof=1) * 252**0.5 == pytest.approx(expected, rel=1e-9)
 
 

@@ -183,10 +183,12 @@ def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> li
     return keep_rows(folder, {cell.name: partial(play, cell, real) for cell in wanted}, jobs)
 
 
-def wilson(hits: int, count: int, level: float) -> tuple[float, float]:
-    """Return the confidence interval of a rate (Wilson 1927)."""
-    interval = binomtest(hits, count).proportion_ci(level, "wilson")
-    return interval.low, interval.high
+def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, dict[str, str]]:
+    """Return the Wilson interval of the rate of markets that were called skilled, and three cells of their line in a table."""
+    hits = sum(row["code"] == Code.MORE for row in group)
+    low, high = binomtest(hits, len(group)).proportion_ci(level, "wilson")
+    interval = {f"{100 * level:.0f} % interval": f"{low:.1%} to {high:.1%}"}
+    return low, high, {"markets": str(len(group)), "called skill": f"{hits / len(group):.1%}", **interval}
 
 
 def compared(markets: int, fits: bool) -> str:
@@ -197,16 +199,13 @@ def compared(markets: int, fits: bool) -> str:
 def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     """Yield the lines of the table of markets without a signal."""
     for (world, rule), group in by_cell(rows, FAMILIES).items():
-        hits, worse = (sum(row["code"] == code for row in group) for code in (Code.MORE, Code.WORSE))
-        low, high = wilson(hits, len(group), 0.99)
+        low, high, cells = tally(group, 0.99)
         yield {
             "without signal": world,
             "learner": rule,
-            "markets": str(len(group)),
-            "called skill": f"{hits / len(group):.1%}",
-            "99 % interval": f"{low:.1%} to {high:.1%}",
-            "has 2.5 %": compared(len(group), hits > 0 and low <= 0.025 <= high),
-            "worse": f"{worse / len(group):.1%}",
+            **cells,
+            "has 2.5 %": compared(len(group), 0 < low <= 0.025 <= high),
+            "worse": f"{sum(row['code'] == Code.WORSE for row in group) / len(group):.1%}",
             "tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
             "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
         }
@@ -217,15 +216,12 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
     years, groups = (ROWS["test"][1] - ROWS["test"][0]) / YEAR, by_cell(rows, map(str, RATIOS))
     mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in groups.items()}
     for (world, rule), group in groups.items():
-        hits = sum(row["code"] == Code.MORE for row in group)
-        low, high = wilson(hits, len(group), 0.95)
+        low, high, cells = tally(group, 0.95)
         theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
         yield {
             "net ratio": world,
             "rule": rule,
-            "markets": str(len(group)),
-            "called skill": f"{hits / len(group):.1%}",
-            "95 % interval": f"{low:.1%} to {high:.1%}",
+            **cells,
             "theory": f"{theory:.1%}",
             "has it": compared(len(group), low <= theory <= high),
             "mean ratio": f"{mean[world, rule]:.2f}",

@@ -90,7 +90,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    faults = getattr(error.__cause__, "errors", list)()  # of pydantic, whose messages leave out the value
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic, whose messages leave out the value
     rejected = f", not {faults[0]['input']!r}" if faults else ""
     return f"{error.format_message().rstrip('.')}{rejected} ({see})", 2
 
