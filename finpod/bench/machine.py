@@ -72,13 +72,17 @@ def run(
         "bootstrap": partial(backtests.bootstrap_lines, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if (what or "") in name]
+    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
     task = {"task": f"{title}, {config.groups} start groups"}
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
+
+
+def _selects(what: str | None, measurement: str) -> bool:
+    return what is None or what in measurement
 
 
 def measure(
@@ -128,12 +132,12 @@ def _environment_lines(
     market = simulate_market(names=names, days=DAYS)
     try:
         env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
-        if name in WITH_POLICY:
+        if (act := WITH_POLICY.get(name)) is not None:
             panel = build_panel(market, fit=(0, DAYS), device=device)
             table = Table(panel.features, panel.member & panel.tradable)
             policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
             learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
-            work = WITH_POLICY[name](env, learner)
+            work = act(env, learner)
         else:
             action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
             work = Work(lambda: env.step(action), 1)
