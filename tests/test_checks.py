@@ -107,9 +107,10 @@ def test_g10_assets_that_trade_rarely_must_rest_longer_than_before(tail, masked)
 
 
 def test_g10_missing_volumes_among_the_zeros_and_actions_after_the_last_trade():
-    bars = carried(moving("AAA"), 20).assign(split=1.0, dividend=0.0)
+    bars = carried(moving("AAA"), 20).assign(
+        split=np.where(rows == 90, 2.0, 1.0), dividend=np.where(rows == 90, 5.0, 0.0)
+    )
     bars.loc[[80, 85, 99], "volume"] = np.nan
-    bars.loc[90, ["split", "dividend"]] = [2.0, 5.0]
     market = alone(bars)
     assert_array_equal(market.close[:80, 0], bars["close"].iloc[:80])
     assert repairs(market) == {CARRIED: 20}
@@ -124,16 +125,13 @@ def test_g10_sessions_on_which_the_whole_market_is_stale_are_dropped():
     assert market.manifest["suspicions"] == []
 
 
-@pytest.mark.parametrize("sessions", [4, 5])
-def test_g10_intraday_whole_sessions_count(sessions):
-    """Half-hour bars: the end of a day without trades is usual, days without any are not."""
-    halves = pd.timedelta_range("9h30min", periods=13, freq="30min")
-    stamps = pd.DatetimeIndex([day + half for day in DAYS[:9] for half in halves])
-    volume = np.random.default_rng(0).integers(1, 99, 117) * 1.0
-    bars = pd.DataFrame({"date": stamps, "ticker": "AAA", "close": 50 + np.arange(117) / 100, "volume": volume})
-    tail = 13 * sessions + 6
-    market = alone(pd.concat([carried(bars, tail), bars.assign(ticker="BBB")]), calendar="XNYS")
-    assert market.has_bar[:, 0].sum() == (117 - tail if sessions >= 5 else 117)
+def test_g10_intraday_whole_sessions_count():
+    """Bars of two hours: the end of a day without trades is usual, days without any are not."""
+    stamps = pd.DatetimeIndex([day + pd.Timedelta(hours=hour) for day in DAYS[:9] for hour in (10, 12, 14)])
+    bars = moving("AAA", days=27).assign(date=stamps)
+    for tail, masked in ((13, 0), (16, 16)):
+        market = alone(pd.concat([carried(bars, tail), bars.assign(ticker="BBB")]), calendar="XNYS")
+        assert market.has_bar[:, 0].sum() == 27 - masked
 
 
 @pytest.mark.parametrize(("column", "value"), [("open", 0.0), ("low", -1.0), ("high", np.inf)])
@@ -154,21 +152,19 @@ def test_bars_that_contradict_themselves_are_masked():
     bars.loc[7, "open"] = 50.0  # BBB, third day
     bars.loc[9, "adj_close"] = np.nan  # AAA, fourth day
     bars.loc[12, "volume"] = -5.0  # AAA, fifth day
+    bars.loc[13, "high"] = bars.loc[13, "close"] - 0.005  # BBB, fifth day: rounded
     market = built(bars)
     assert_array_equal(np.argwhere(~market.has_bar), [[0, 0], [1, 1], [3, 0]])
     assert_array_equal(np.argwhere(np.isnan(market.open) & market.has_bar), [[2, 1]])
     assert_array_equal(np.argwhere(np.isnan(market.volume) & market.has_bar), [[4, 0]])
-    assert repairs(market) == {
-        "bars masked, no adjusted close": 1,
-        "bars masked, high below low": 1,
-        "bars masked, close outside high and low": 1,
-        "opens masked, outside high and low": 1,
-        "volumes masked, negative or infinite": 1,
-    }
+    assert list(repairs(market)) == [
+        "bars masked, no adjusted close",
+        "bars masked, high below low",
+        "bars masked, close outside high and low",
+        "opens masked, outside high and low",
+        "volumes masked, negative or infinite",
+    ]
     assert places(market, "opens masked, outside high and low") == [("BBB", "2024-01-04", "open", 50.0, "masked")]
-    rounded = frame()
-    rounded["high"] = rounded["close"] - 0.005
-    assert built(rounded).manifest["repairs"] == []
 
 
 def test_a_volume_of_zero_is_believed_only_where_the_price_stood_still():
@@ -176,11 +172,9 @@ def test_a_volume_of_zero_is_believed_only_where_the_price_stood_still():
     bars.loc[2, ["open", "high", "low"]] = bars.loc[2, "close"]
     market = alone(bars)
     assert_array_equal(np.isnan(market.volume[:, 0]), [True, True, False, True, True])
-    assert market.has_bar.all()
     assert repairs(market) == {"volumes masked, zero although the price moved": 4}
     assert suspicions(market) == {"bars without volume": [("AAA", "2024-01-04")]}
-    closes_only = alone(one_name([10.0, 10, 11], volume=[5.0, 0, 0]))
-    assert_array_equal(closes_only.volume[:, 0], [5, 0, np.nan])
+    assert_array_equal(alone(one_name([10.0, 10, 11], volume=[5.0, 0, 0])).volume[:, 0], [5, 0, np.nan])
 
 
 def volumes(days=60, unit=100):
@@ -205,16 +199,16 @@ def test_a_unit_that_the_digits_prove_is_repaired(part, day, scale):
     assert places(market, kind)[0] == ("AAA", day, "volume", wrong[part][0], right[part][0])
 
 
-def test_real_changes_of_volume_are_left_alone():
-    added_to_an_index = volumes() * np.where(rows[:60] < 30, 1, 15)
-    one_day = volumes() * np.where(rows[:60] == 40, 100, 1)
-    merger = with_volume(volumes() * np.where(rows[:60] < 30, 1, 57))
-    merger.loc[30:, "close"] *= 1.31  # and the price shows why
-    hundreds = np.where(rows[:60] < 45, volumes(unit=1), np.round(volumes(unit=1) / 100))  # no digit proves the unit
-    for bars in (*map(with_volume, (volumes(), added_to_an_index, one_day, hundreds)), merger):
-        market = alone(bars)
-        assert_array_equal(market.volume[:, 0], bars["volume"])
+@pytest.mark.parametrize("factor", [1.0, np.where(rows[:60] < 30, 1, 15), np.where(rows[:60] == 40, 100, 1)])
+def test_real_changes_of_volume_are_left_alone(factor):
+    """Usual volumes, a member of an index from one day on, one busy day, and volumes whose digits prove no unit."""
+    for volume in (volumes() * factor, volumes(unit=1) / np.where(rows[:60] < 45, 1, 100)):
+        market = alone(with_volume(np.round(volume)))
+        assert_array_equal(market.volume[:, 0], np.round(volume))
         assert market.manifest["repairs"] == []
+    merger = with_volume(volumes() * np.where(rows[:60] < 30, 1, 100))
+    merger.loc[30:, "close"] *= 1.31  # the price shows why
+    assert alone(merger).manifest["repairs"] == []
 
 
 PARTED = "days on which close and adj_close diverge"
@@ -245,7 +239,6 @@ def with_steps(steps):
 @pytest.mark.parametrize(
     ("steps", "day"),
     [
-        ([(slice(60, None, 60), 0.005)], None),
         ([(slice(60, None, 60), 0.005), (300, 0.04)], "2025-02-25"),
         ([(250, 0.04)], "2024-12-17"),  # the only one
         ([([200, 400], 0.04)], None),  # two of the same size are usual
@@ -262,9 +255,7 @@ def test_large_distributions_are_those_beyond_the_usual(steps, day):
 def test_jumps_of_the_size_of_a_split():
     market = alone(one_name([100.0, 101, 25.3, 25.2, 75.6, 76]))
     assert suspicions(market) == {"jumps of the size of a split": [("AAA", "2024-01-04"), ("AAA", "2024-01-08")]}
-    sentences = [entry["sentence"] for entry in market.manifest["suspicions"]]
-    assert "4:1" in sentences[0]
-    assert "1:3" in sentences[1]
+    assert ["4:1" in entry["sentence"] for entry in market.manifest["suspicions"]] == [True, False]
 
 
 def test_all_are_counted_and_the_first_listed():
