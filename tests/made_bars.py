@@ -60,8 +60,8 @@ def repairs(market):
 
 def places(market, kind):
     """The places of one kind of repair as (ticker, date, column, was, became)."""
-    found = [entry["places"] for entry in market.manifest["repairs"] if entry["kind"] == kind]
-    return [tuple(place.values()) for place in (found[0] if found else [])]
+    entries = [entry for entry in market.manifest["repairs"] if entry["kind"] == kind]
+    return [tuple(place.values()) for entry in entries for place in entry["places"]]
 
 
 def suspicions(market):

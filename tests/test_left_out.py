@@ -113,27 +113,19 @@ def test_g12_a_backtest_whose_chart_fails_ends_well(work, change):
     assert "This chart was left out" in (work / "reports" / "equal-weight.html").read_text()
 
 
-@pytest.mark.parametrize("kind", ["compare", "leaderboard", "train"])
-def test_g12_commands_end_well_without_a_page(work, monkeypatch, kind):
-    lines = {
-        "compare": "compare one two",
-        "leaderboard": "leaderboard first --report",
-        "train": "train stocks --market sim --train 2010-02-01:2010-03-30 --validation 2010-04-01:2010-05-28 "
-        "--out strategies/first --device cpu",
-    }
-
+def test_g12_commands_end_well_without_a_page(work, monkeypatch):
     def train(task, **settings):
         write_run(work / "strategies" / "first", agents=4)
         return SimpleNamespace(name="first", trials=1, provenance={"board": [], "failed": 0, "figures": []})
 
-    for seed, name in enumerate(("one", "two") if kind == "compare" else ()):
+    for seed, name in enumerate(("one", "two")):
         make_result(days=60, seed=seed).save(work / "backtests" / name)
-    if kind == "leaderboard":
-        train("stocks")
     monkeypatch.setattr("finpod.train", train)
     monkeypatch.setattr("finpod.report.compare.render_comparison", fail)
     monkeypatch.setattr("finpod.report.training.render_training_report", fail)
-    code, _, err = run(lines[kind])
-    page = "reports/compare.html" if kind == "compare" else "reports/first-training.html"
-    assert code == 0, err
-    assert f"{page} was not written (ValueError: {ERROR})" in err
+    windows = "--train 2010-02-01:2010-03-30 --validation 2010-04-01:2010-05-28"
+    training = f"train stocks --market sim {windows} --out strategies/first --device cpu"
+    for line, page in (("compare one two", "compare"), (training, "first-training")):
+        code, _, err = run(line)
+        assert code == 0, err
+        assert f"reports/{page}.html was not written (ValueError: {ERROR})" in err

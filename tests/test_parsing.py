@@ -46,14 +46,6 @@ def test_stamps_become_the_day_of_their_own_clock(stamps, offsets):
     assert others == [set(offsets), ""]
 
 
-@pytest.mark.parametrize(("unit", "scale", "kind"), [("seconds", 1, str), ("nanoseconds", 10**9, int)])
-def test_numbers_since_1970_are_stamps_in_utc(unit, scale, kind):
-    stamps = [kind(day * scale) for day in JULY.astype("datetime64[s]").astype(int).tolist()]
-    days, *others = parse_dates(pd.Series(stamps))
-    assert_array_equal(days, JULY)
-    assert others == [{"+00:00"}, f"dates read as {unit} since 1970, UTC"]
-
-
 @pytest.mark.parametrize("text", ["9:30 AM,12:00 PM,1:15 PM,3:59:30 pm", "14:30Z,17:00Z,18:15Z,20:59:30Z"])
 def test_times_of_intraday_bars_are_those_of_new_york(text):
     days, *_ = parse_dates(pd.Series([f"2024-01-02 {time}" for time in text.split(",")]))
@@ -151,12 +143,6 @@ def test_a_ticker_with_a_path_separator_or_a_shell_character_is_refused(label):
 @pytest.mark.parametrize("label", ["nan", "N/A", "", None])
 def test_a_word_for_a_missing_value_is_no_ticker(label):
     refuses(lambda: parse_tickers(pd.Series(["AAA", label]), "a file"), "row 2")
-
-
-def test_whole_numbers_are_tickers():
-    tickers, respelled = parse_tickers(pd.Series([10107.0, 14593.0, 10107.0]), "a file")
-    assert list(tickers) == ["10107", "14593", "10107"]
-    assert respelled == {}
 
 
 @pytest.mark.parametrize(
