@@ -7,7 +7,7 @@ import pytest
 from made_bars import refuses
 from numpy.testing import assert_array_equal
 
-from finpod.market.parsing import decimal_mark, normal_ticker, one_spelling, parse_dates, parse_numbers, parse_tickers
+from finpod.market.parsing import decimal_mark, normal_ticker, parse_dates, parse_numbers, parse_tickers
 from finpod.market.universe import static_members
 
 JULY = np.array(["2024-01-02", "2024-07-02"], dtype="datetime64[ns]")
@@ -161,11 +161,3 @@ def test_a_word_for_a_missing_value_is_no_ticker(label):
 )
 def test_g09_the_one_spelling_of_a_ticker(label, name):
     assert normal_ticker(label) == normal_ticker(name) == name
-
-
-def test_g09_other_classes_are_told_by_the_tickers_of_the_market():
-    """V may be the TSX Venture or the voting shares of McCormick: the market that has MKC-V says which."""
-    assert one_spelling(["MKC.V", "mkc-v", "ABC.V"]) == {"MKC.V": "MKC-V", "mkc-v": "MKC-V", "ABC.V": "ABC.V"}
-    assert one_spelling(["BRK_B", "BRK.B"]) == {"BRK_B": "BRK-B", "BRK.B": "BRK-B"}
-    for label, among, spelled in (("MKC.V", "MKC-V", "MKC-V"), ("MKC-V", "MKC.V", "MKC.V"), ("MKC.V", "MKC", "MKC.V")):
-        assert normal_ticker(label, {among}) == spelled

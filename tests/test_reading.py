@@ -127,16 +127,16 @@ def test_g09_spellings_of_one_ticker_are_one_asset():
 
 
 def test_g09_members_and_benchmark_are_found_under_any_spelling(tmp_path):
-    bars = frame(tickers=("BRK.B", "aapl", "MKC.V", "qqq"))
+    bars = frame(tickers=("BRK.B", "aapl", "VOD.L", "qqq"))
     path = tmp_path / "members.csv"
-    path.write_text("ticker,from,to_exclusive\nbrk-b,2020-01-01,\nAAPL,2020-01-01,2024-01-04\nMKC-V,2020-01-01,\n")
+    path.write_text("ticker,from,to_exclusive\nbrk-b,2020-01-01,\nAAPL,2020-01-01,2024-01-04\nvod.l,2020-01-01,\n")
     market = load_market(bars, members=path, benchmark="Qqq")
-    assert market.tickers == ("AAPL", "BRK-B", "MKC.V")
+    assert market.tickers == ("AAPL", "BRK-B", "VOD.L")
     assert market.manifest["missing"] == []
     assert_array_equal(market.member[:, 0], [True, True, False, False, False])
     assert market.member[:, 1:].all()
-    listed = load_market(bars, members=["BRK/B", "mkc-v", "BRK.B"], benchmark="QQQ")
-    assert (listed.tickers, listed.benchmark) == (("BRK-B", "MKC.V"), "QQQ")
+    listed = load_market(bars, members=["BRK/B", "vod.l", "BRK.B"], benchmark="QQQ")
+    assert (listed.tickers, listed.benchmark) == (("BRK-B", "VOD.L"), "QQQ")
 
 
 def test_g09_two_columns_that_become_one_ticker_are_refused(read):

@@ -110,7 +110,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
         raise DataError(f"{label} has no rows; check how it was made")
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{label} has two columns {twice[0]}; keep one")
-    if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name, tickers) in tickers]):
+    if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name) in tickers]):
         raise DataError(
             f"{label} has no column ticker, but a column {wide[0]}, which is a ticker of the market; give one row per date and "
             "ticker, with a column ticker"
@@ -174,7 +174,7 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
     for old, new in reversed(market.manifest.get("renamed", {}).items()):
         if old not in place and new in place:
             place[old] = place[new]
-    positions = np.array([place.get(normal_ticker(ticker, place), -1) for ticker in tickers.categories])
+    positions = np.array([place.get(normal_ticker(ticker), -1) for ticker in tickers.categories])
     unknown = list(tickers.categories[positions < 0])
     if len(unknown) == len(positions):
         raise DataError(

@@ -92,7 +92,7 @@ def load_market(
         )
         bars, joins = join_renamed(bars, renames, name, log)
         symbols = bars["ticker"].cat.categories
-        benchmark = None if benchmark is None else normal_ticker(benchmark, symbols)
+        benchmark = None if benchmark is None else normal_ticker(benchmark)
         for rename in joins:
             benchmark = rename.new if benchmark == rename.old else benchmark
             membership = membership and membership.renamed(rename)

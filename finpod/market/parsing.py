@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -65,28 +65,15 @@ class Stamps(NamedTuple):
         return np.where(np.isnat(self.utc), self.clock, local.to_numpy())
 
 
-def normal_ticker(label: Any, among: Collection[str] = ()) -> str:
+def normal_ticker(label: Any) -> str:
     """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B". VOD.L, 7203.T and 600000.SS stay.
 
     Letters become capitals, and a single slash between two words becomes a dash. A dot becomes a dash if a share class follows:
     a final A, B or C after letters, which is no exchange's suffix, or one letter before a suffix (RCI.B.TO). Other letters
-    after a final dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so that dot stays. With `among`, the
-    tickers of a market, a label that is none of them becomes the one that differs only in the mark (- . _) before the last
-    letter, if there is one.
+    after a final dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so that dot stays.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
-    spelled = re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
-    if spelled not in among and re.search(r"[A-Z0-9][-._][A-Z]$", spelled):
-        others = (f"{spelled[:-2]}{mark}{spelled[-1]}" for mark in "-._")
-        return next((other for other in others if other in among), spelled)
-    return spelled
-
-
-def one_spelling(labels: Iterable[Any]) -> dict[Any, str]:
-    """Return label -> normalised ticker (see `normal_ticker`). X.V and X_V become X-V if X-V is also a ticker."""
-    tickers = {label: normal_ticker(label) for label in labels}
-    dashed = {ticker for ticker in tickers.values() if ticker[-2:-1] == "-"}
-    return {label: normal_ticker(ticker, dashed) for label, ticker in tickers.items()}
+    return re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
 
 
 def is_ticker(label: str) -> bool:
@@ -117,7 +104,7 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
     missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
     if missing.any():
         raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every bar must name its ticker")
-    spelling = one_spelling(labels)
+    spelling = {label: normal_ticker(label) for label in labels}
     check_tickers((label if not is_ticker(spelled) else spelled for label, spelled in spelling.items()), name)
     order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
     tickers = pd.Categorical.from_codes(position[codes], pd.Index(order, dtype=object))

@@ -21,7 +21,6 @@ from finpod.market.parsing import (
     is_text,
     is_ticker,
     normal_ticker,
-    one_spelling,
     parse_dates,
     parse_numbers,
     parse_tickers,
@@ -123,18 +122,12 @@ def _tidy(
 
 def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
     """Return the bars of several files as one table. Raises DataError for two different bars of one ticker and day."""
-    spelling = one_spelling(label for part in parts for label in part["ticker"].cat.categories)
-    categories = pd.Index(sorted(set(spelling.values())), dtype=object)
-    respelled = []
     sources: dict[str, list[str]] = {}
     for part, file in zip(parts, files, strict=True):
-        tickers = [spelling[label] for label in part["ticker"].cat.categories]
-        codes = categories.get_indexer(tickers)[part["ticker"].cat.codes]
-        respelled.append(part.assign(ticker=pd.Categorical.from_codes(codes, categories)))
-        if len(tickers) == 1:
-            sources.setdefault(tickers[0], []).append(file)
+        if len(part["ticker"].cat.categories) == 1:
+            sources.setdefault(part["ticker"].cat.categories[0], []).append(file)
     log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in sources.items() if len(of) > 1)
-    bars = pd.concat(respelled, ignore_index=True)
+    bars = pd.concat(parts, ignore_index=True).astype({"ticker": object}).astype({"ticker": "category"})
     part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return _in_order(bars[["date", "ticker", *(c for c in NUMBERS if c in bars)]], log, name, part_of_row, files)
 

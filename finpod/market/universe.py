@@ -112,14 +112,13 @@ class Membership:
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
         symbols = set(available)
-        spelled = [normal_ticker(ticker, symbols) for ticker in self.tickers]
         renamed = {
             old: new for names in families() for old in names if old not in symbols for new in names if new in symbols
         }
         last_days = {rename.old: rename.day for rename in bundled_renames() if rename.day is not None}
         tickers = [
             renamed.get(ticker, ticker) if start < last_days.get(ticker, _OPEN) else ticker
-            for ticker, start in zip(spelled, self.start, strict=True)
+            for ticker, start in zip(self.tickers, self.start, strict=True)
         ]
         return replace(self, tickers=np.array(tickers, dtype=object))
 
