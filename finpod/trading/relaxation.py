@@ -16,8 +16,6 @@ BLOCK = 2**15
 """Number of sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
 CLOSE = 1e-12
 """Largest change of an account in the last sweep, as a share of its equity, at which the sweeps have converged."""
-EASY = 4
-"""Number of sweeps after which a block converges if every order is filled."""
 SWEEPS = 24
 """Number of sweeps after which a block that has not converged is simulated session by session."""
 
@@ -61,15 +59,14 @@ def _settled(
     decided = ~weights[:, 0].isnan()
     ends = Account((1 - weights.sum(-1)) * size, weights * size / execution.price[execution.fill_row(row)])
     starts = _shifted(account, _filled_forward(account, ends, decided.unsqueeze(-1)))
-    touched = (decided | gone.any(-1)).unsqueeze(-1)
-    for sweep in range(SWEEPS):
+    for _ in range(SWEEPS):
         session = trade(execution, row, starts, weights, terms)
         ends = execution.carry(session.filled, row, terms.delisting_return)
         worth = value(starts.cash, starts.shares, before)
         equity = size * (value(ends.cash, ends.shares, after) / worth).cumprod(0)
         scale = torch.cat([size[None], equity[:-1]]) / worth
         ends = Account(ends.cash * scale, ends.shares * scale.unsqueeze(-1))
-        ends = _filled_forward(account, ends, (session.fill.traded != 0) | gone if sweep >= EASY else touched)
+        ends = _filled_forward(account, ends, (session.fill.traded != 0) | gone)
         new = _shifted(account, ends)
         moved = (new.cash - starts.cash).abs_() + (new.shares - starts.shares).abs_().mul_(before).sum(-1)
         if bool((moved <= CLOSE * worth).all()):

@@ -181,13 +181,14 @@ def simulate_totals(
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
     unfilled, delisted = (torch.zeros_like(account.cash, dtype=torch.int64) for _ in range(2))
-    equity[0] = account.cash
-    always_filled = _always_filled(execution, first, last, terms)
+    equity[0], scarce = account.cash, terms.whole_shares or terms.costs.impact > 0
     for step, session in enumerate(sessions(execution, first, last, decide, terms, account)):
         account, filled = session.account, session.filled
         if session.target is not None:
             turnover[step], cost[step] = session.turnover, session.fill.cost
-            if not always_filled[step]:
+            row = first + step
+            held = execution.tradable[execution.fill_row(row)] & execution.member[execution.decision_row(row)]
+            if scarce or not held.all():  # else every order is filled at least in part
                 unfilled += session.unfilled.sum(-1)
         if account is not filled:
             delisted += (filled.shares != account.shares).sum(-1)
@@ -259,13 +260,3 @@ def trade(execution: Execution, row: Row, account: Account, weights: Tensor, ter
     fill = execution.trade(account, row, orders, terms.costs, whole_shares=terms.whole_shares)
     filled = Account(fill.cash, fill.shares)
     return Session(weights, orders, fill, fill.notional / before.clamp(min=1e-300), filled, filled)
-
-
-def _always_filled(execution: Execution, first: int, last: int, terms: Terms) -> list[bool]:
-    """[n] True if every order of the step is filled at least in part: all assets are tradable members, sells pay for buys."""
-    if terms.whole_shares or terms.costs.impact:
-        return [False] * (last - first)
-    rows = torch.arange(first, last, device=execution.mark.device).clamp(min=execution.lag)
-    return (
-        (execution.tradable[execution.fill_row(rows)] & execution.member[execution.decision_row(rows)]).all(-1).tolist()
-    )
