@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
-from finpod.market.data import MarketData
 from finpod.measures import Array
-from finpod.periods import session_dates
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
+from finpod.trading.anchors import in_market_order
 from finpod.trading.execution import Account
 from finpod.trading.ledger import value
 from finpod.trading.simulate import Decide, Window
@@ -49,9 +48,8 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
     except (Exception, SystemExit) as error:
         lines = str(error).strip().splitlines()
         reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-        raise StrategyError(
-            f"strategy {label} failed on {view.date!s:.10}: {reason}{lines[0] if lines else ''}"
-        ) from error
+        text = f"strategy {label} failed on {view.date!s:.10}: {reason}{lines[0] if lines else ''}"
+        raise StrategyError(text) from error
     return None if decision is None else clean_weights(decision, view.tickers, label, view.date)
 
 
@@ -92,24 +90,15 @@ class PrecomputedWeights:
 
     def __init__(self, weights: Any, label: str, window: Window) -> None:
         market = window.market
-        for labels, sound, expected in (
-            ("columns", lambda names: list(names) == list(market.tickers), "tickers in the market's order"),
-            ("index", lambda index: _is_of(market, index), "dates"),
-        ):
-            if hasattr(weights, "columns") and not sound(getattr(weights, labels)):
-                raise InputError(
-                    f"the {labels} of the weights must be the market's {expected}; reindex them",
-                    argument="strategy",
-                )
+        if hasattr(weights, "columns"):
+            weights = in_market_order(weights, market, "the table of weights", "strategy")
         table = _as_table(weights)
         self.many = table.ndim == 3
         """True for weights of S strategies [S, T, N]."""
         table = table if self.many else table[None]
         if table.ndim != 3 or table.shape[1:] != market.shape or not len(table):
-            raise InputError(
-                f"the weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0",
-                argument="strategy",
-            )
+            text = f"the weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0"
+            raise InputError(text, argument="strategy")
         self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
         """Names of the strategies."""
         self._table, self._window = table, window
@@ -158,18 +147,6 @@ class PrecomputedWeights:
         return decide
 
 
-def _is_of(market: MarketData, index: Any) -> bool:
-    """Return True if an index has the market's dates, in any time zone: session dates, or bars in New York time."""
-    try:
-        if market.bars_per_session == 1:
-            return np.array_equal(session_dates(index), session_dates(market.dates))
-        if getattr(index, "tz", None) is not None:
-            index = index.tz_convert("America/New_York").tz_localize(None)
-        return np.array_equal(np.asarray(index).astype("datetime64[ns]"), market.dates)
-    except (TypeError, ValueError):
-        return False
-
-
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
     """Return a decision as nonnegative weights [N] that sum to at most one.
 
@@ -178,22 +155,18 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
     where = f"strategy {who} on {date!s:.10}"
     weights = _as_array(decision, tickers, where)
     if weights.shape != (len(tickers),):
-        raise StrategyError(
-            f"{where} returned weights of shape {weights.shape}; return one weight for each of the {len(tickers)} assets"
-        )
+        text = f"weights of shape {weights.shape}; return one weight for each of the {len(tickers)} assets"
+        raise StrategyError(f"{where} returned {text}")
     if _unusable(weights):
-        finite = np.isfinite(weights)
-        if not finite.all():
-            column = int(np.argmin(finite))
-            raise StrategyError(f"{where} returned {weights[column]} for {tickers[column]}; weights must be finite")
-        if weights.min() < -TOLERANCE:
-            raise StrategyError(
-                f"{where} returned {weights.min():g} for {tickers[int(weights.argmin())]}; weights must not be negative "
-                "(finpod is long only)"
-            )
-        raise StrategyError(
-            f"{where} returned weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
-        )
+        worst = int(np.where(np.isfinite(weights), weights, -np.inf).argmin())
+        text = f"{weights[worst]:g} for {tickers[worst]}; weights must "
+        if not np.isfinite(weights[worst]):
+            text += "be finite"
+        elif weights[worst] < -TOLERANCE:
+            text += "not be negative (finpod is long only)"
+        else:
+            text = f"weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
+        raise StrategyError(f"{where} returned {text}")
     clean = torch.from_numpy(weights).clamp(min=0)
     return _scaled(clean, clean.sum(-1, keepdim=True)).numpy()
 
@@ -204,30 +177,28 @@ def _as_table(weights: Any) -> Array:
         table = np.asarray(weights)
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{weights!r:.60} is neither a Strategy nor an array of weights; pass one of these, or load_strategy(...)",
-            argument="strategy",
-        ) from error
+        text = (
+            f"{weights!r:.60} is neither a Strategy nor an array of weights; pass one of these, or load_strategy(...)"
+        )
+        raise InputError(text, argument="strategy") from error
 
 
 def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
+    """Return a decision as an array; a Series or dict in the order of the tickers, with 0 for those that it lacks."""
     try:
-        if hasattr(decision, "keys"):  # a Series or a dict; iterating over a Series gives values, not keys
+        if hasattr(decision, "keys"):
             by_ticker: Mapping[str, float] | pd.Series = decision
-            unknown = [str(ticker) for ticker in by_ticker.keys() if ticker not in tickers]  # noqa: SIM118
             keys = list(by_ticker.keys())
             if len(set(keys)) < len(keys):
-                twice = next(key for key in keys if keys.count(key) > 1)
-                raise StrategyError(f"{where} returned {twice} twice; return one weight for each")
-            if unknown:
+                repeated = next(key for key in keys if keys.count(key) > 1)
+                raise StrategyError(f"{where} returned {repeated} twice; return one weight for each")
+            if unknown := [str(key) for key in keys if key not in tickers]:
                 raise StrategyError(f"{where} returned weights for {', '.join(unknown[:3])}, not in the market")
             decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise StrategyError(
-            f"{where} returned {type(decision).__name__}, which is not weights ({first_line(error)}); return an "
-            "array, a Series, a dict or None"
-        ) from error
+        text = f"{type(decision).__name__}, which is not weights ({first_line(error)})"
+        raise StrategyError(f"{where} returned {text}; return an array, a Series, a dict or None") from error
 
 
 def _unusable(weights: Array) -> Array:

@@ -15,7 +15,7 @@ from finpod.errors import InputError, require_choice
 from finpod.market.data import MarketData
 from finpod.market.extra import PREFIX, ExtraData, column_of
 from finpod.measures import Array
-from finpod.periods import dates_of
+from finpod.periods import dates_of, session_dates
 from finpod.trading.execution import MONTH, Execution, over_rows
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
     InputError for another shape, values that are not numbers, and other dates or tickers.
     """
     if hasattr(weights, "columns"):
-        weights = _in_order(weights, market)
+        weights = in_market_order(weights, market, "the anchor", "anchor")
     try:
         table = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -140,13 +140,21 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
     return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
 
 
-def _in_order(frame: pd.DataFrame, market: MarketData) -> pd.DataFrame:
-    """Return the frame with its columns in the market's order. Raises InputError naming a date or ticker that differs."""
-    days = dates_of(frame, "the anchor")
+def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument: str) -> pd.DataFrame:
+    """Return a frame [T, N] with its columns in the market's order.
+
+    Daily dates may have any time and time zone; intraday ones are converted to New York time. Raises InputError that names
+    `what` and a date or ticker that differs from the market's.
+    """
+    daily = market.bars_per_session == 1
+    if not daily and getattr(frame.index, "tz", None) is not None:
+        frame = frame.tz_convert("America/New_York")
+    days = dates_of(frame, what)
     if days is None:
-        raise InputError("the index of the anchor has no dates; pass a frame with dates", argument="anchor")
-    odd = set(frame.columns) ^ set(market.tickers) or {f"{day!s:.16}" for day in np.setxor1d(days, market.dates)}
+        raise InputError(f"the index of {what} has no dates; pass a frame with dates", argument=argument)
+    pair = map(session_dates, (days, market.dates)) if daily else (days, market.dates)
+    odd = set(frame.columns) ^ set(market.tickers) or {f"{day!s:.16}" for day in np.setxor1d(*pair)}
     if odd:
-        text = f"{min(map(str, odd))} is only in the anchor or only in the market"
-        raise InputError(f"{text}; pass a frame with the market's dates and tickers", argument="anchor")
+        text = f"{min(map(str, odd))} is only in {what} or only in the market"
+        raise InputError(f"{text}; pass a frame with the market's dates and tickers", argument=argument)
     return frame[list(market.tickers)]
