@@ -1,6 +1,7 @@
 """Policies: permutations, members, statistics, and actions as weights."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,15 +89,17 @@ def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(act
 
 @pytest.mark.parametrize("anchor", [None, [0.3, 0.1, 0.2, 0.25, 0.15]])
 def test_what_is_held_is_read_as_the_tilt_that_leads_to_it(anchor):
-    policy, every = MarketPolicy(PolicySpec(features=FEATURES, tilt=2.0)), ALL[None, :5]
     anchor = None if anchor is None else torch.tensor([anchor])
+    code, policy = SimpleNamespace(among=ALL[None, :5], anchor=anchor), MarketPolicy(PolicySpec(features=1, tilt=2.0))
+
+    def read(weights):
+        return policy._holding(code, torch.cat([weights, torch.zeros(len(weights), 1)], -1)[None])[0]
+
     action = torch.tensor([[0.2, -0.1, 0.0, 0.1, -0.2]])
-    read = policy._as_action(target_weights(action, every, "tilt", 2.0, anchor).float(), every, anchor)
-    torch.testing.assert_close(read, action, rtol=0.1, atol=0.015)
-    if anchor is None:
-        assert torch.equal(policy._as_action(torch.zeros(1, 5), every), torch.zeros(1, 5))
-    all_in_one = policy._as_action(torch.eye(5), every, anchor)
-    assert all_in_one.abs().max() <= math.atanh(0.99) + 1e-6
+    weights = target_weights(action, code.among, "tilt", 2.0, anchor).float()
+    torch.testing.assert_close(read(weights), action, rtol=0.1, atol=0.015)
+    assert anchor is not None or torch.equal(read(torch.zeros(1, 5)), torch.zeros(1, 5))
+    assert read(torch.eye(5)).abs().max() <= math.atanh(0.99) + 1e-6
 
 
 def test_log_prob_and_entropy_are_those_of_a_normal_distribution():

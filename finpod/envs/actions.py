@@ -108,13 +108,8 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 def account_state(account: Account, mark: Tensor) -> Tensor:
     """Return the observed state [..., N + 1] float32: weights at the marks [..., N], then cash; zero for a ruined account."""
     worth = account.shares * mark
-    return state_of(account.cash, worth, account.cash + worth.sum(-1))
-
-
-def state_of(cash: Tensor, worth: Tensor, equity: Tensor) -> Tensor:
-    """Return `account_state` from cash [...], the value of the positions [..., N] and equity [...]."""
-    equity = equity.clamp(min=1e-9).unsqueeze(-1)
-    return torch.cat([(worth / equity).float(), (cash.unsqueeze(-1) / equity).float()], -1)
+    equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
+    return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
 
 
 @torch.no_grad()

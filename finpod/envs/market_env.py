@@ -13,12 +13,13 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from finpod.envs.actions import TradingConfig, account_state, state_of, target_weights
+from finpod.envs.actions import TradingConfig, account_state, target_weights
 from finpod.envs.step import GradientStep, Observation, Step
 from finpod.errors import CheckpointError, InputError
 from finpod.seeds import require_seed, torch_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution
+from finpod.trading.ledger import value
 from finpod.trading.simulate import phases
 
 RUIN = 1e-12
@@ -98,9 +99,7 @@ class MarketEnv:
     def detach(self) -> None:
         """Stop gradients of later steps from reaching earlier steps."""
         self.equity = self.equity.detach()
-        self.account, self.seen = (
-            Account(account.cash.detach(), account.shares.detach()) for account in (self.account, self.seen)
-        )
+        self.account, self.seen = (Account(*(x.detach() for x in one)) for one in (self.account, self.seen))
 
     @cached_property
     def baseline(self) -> Tensor:
@@ -201,13 +200,9 @@ class MarketEnv:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return equity at the close of `rows`, reward since equity `before`, ruin, and the observed state."""
         config, execution = self.config, self.execution
-        worth = account.shares * execution.mark[rows]
-        equity = account.cash + worth.sum(-1)
+        equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before
-        if execution.lag:
-            state = account_state(seen, execution.mark[rows - execution.lag])
-        else:
-            state = state_of(account.cash, worth, equity)
+        state = account_state(seen, execution.mark[rows - execution.lag])
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
     def _record_bad(self, action: Tensor, good: Tensor) -> None:

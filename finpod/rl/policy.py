@@ -160,31 +160,27 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _holding(self, code: Any, state: Tensor) -> Tensor:
-        """Return the action [..., M, N] that keeps the holdings of the accounts with the states [..., M, N + 1]."""
-        anchor = None if code.anchor is None else code.anchor.unsqueeze(-2)
-        return self._as_action(state[..., :-1], code.among.unsqueeze(-2), anchor)
+        """Return the action [..., M, N] that keeps the holdings of accounts with the states [..., M, N + 1].
+
+        It is the log of the weights minus its mean over the assets that may be held. The weights are first divided by the
+        anchor (None: equal weight), and 0.1 is added so that a weight of zero has a logarithm. For a tilt, w ~ a exp(k tanh z)
+        is solved for z, with |tanh z| at most 0.99.
+        """
+        among, anchor = code.among.unsqueeze(-2), code.anchor
+        if anchor is not None:
+            anchor = anchor.unsqueeze(-2)
+            among = among & (anchor > 0)
+        count = among.sum(-1, keepdim=True).clamp(min=1)
+        parts = count if anchor is None else anchor.sum(-1, keepdim=True) / anchor.where(among, 1.0)
+        logs = (state[..., :-1] * parts + 0.1).log() * among
+        logs = (logs - logs.sum(-1, keepdim=True) / count) * among
+        return logs if self.spec.action == "softmax" else (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
     def _with_cash(self, action: Tensor, code: Any) -> Tensor:
         """Return the action [..., M, N], with the logit of cash in the last column if the action is 'softmax'."""
         if self.spec.action != "softmax":
             return action
         return torch.cat([action, code.cash.unsqueeze(-2).expand_as(action[..., :1])], -1)
-
-    def _as_action(self, weights: Tensor, among: Tensor, anchor: Tensor | None = None) -> Tensor:
-        """Return the action [..., M, N] that keeps the `weights`: their log minus its mean over the assets in `among`.
-
-        Weights are divided by the anchor (None: equal weight), plus 0.1 so that a weight of zero has a logarithm. For a tilt,
-        w ~ a exp(k tanh z) is solved for z, with |tanh z| at most 0.99.
-        """
-        if anchor is not None:
-            among = among & (anchor > 0)
-        count = among.sum(-1, keepdim=True).clamp(min=1)
-        parts = count if anchor is None else anchor.sum(-1, keepdim=True) / anchor.where(among, 1.0)
-        logs = (weights * parts + 0.1).log() * among
-        logs = (logs - logs.sum(-1, keepdim=True) / count) * among
-        if self.spec.action == "softmax":
-            return logs
-        return (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
 
 def mean_among(values: Tensor, among: Tensor) -> Tensor:

@@ -174,7 +174,6 @@ def require_task(task: Any) -> Any:
     kind = type(task)
     for name in NEEDED:
         if not hasattr(task, name) or getattr(kind, name, None) is getattr(Task, name, object()):
-            raise InputError(
-                f"{kind.__name__} is not a task: it lacks {name}; see finpod.rl.task.Task", argument="task"
-            )
+            text = f"{kind.__name__} is not a task: it lacks {name}; see finpod.rl.task.Task"
+            raise InputError(text, argument="task")
     return task
