@@ -122,9 +122,8 @@ class RiskWeighted(Strategy):
                 warnings.simplefilter("ignore")
                 weights = np.asarray(self.weigh(returns), dtype=np.float64)
         except ImportError as error:
-            raise StrategyError(
-                f"{self.name} needs the package {PACKAGE}, which cannot be imported ({error}); pip install {PACKAGE}"
-            ) from error
+            text = f"{self.name} needs the package {PACKAGE}, which cannot be imported ({error}); pip install {PACKAGE}"
+            raise StrategyError(text) from error
         except Exception:  # a solver may raise anything
             weights = np.full(returns.shape[1], np.nan)
         positive = np.where(weights > LEAST_WEIGHT, weights, 0.0)

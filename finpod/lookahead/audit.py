@@ -60,15 +60,12 @@ def audit(
     or no session follows the window, and StrategyError if the strategy fails or cannot be pickled.
     """
     if not isinstance(market, MarketData):
-        raise InputError(
-            f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()",
-            argument="market",
-        )
+        text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
+        raise InputError(text, argument="market")
     market = market.benchmark_market() if strategy.trades_benchmark else market
     window = market.window(start, end)
-    perturbation.sample_rows(
-        market, days, seed, perturbation.auditable_rows(market, *window)
-    )  # raises before the strategy runs
+    sample = perturbation.auditable_rows(market, *window)
+    perturbation.sample_rows(market, days, seed, sample)  # raises before the strategy runs
     packed = pack(strategy, market, window[0])
     if packed.error:
         raise StrategyError(f"strategy {strategy.name} cannot be audited: {packed.error}")
@@ -124,11 +121,8 @@ class _Audited(Isolated):
             return self.outcome(self._held, "no_decision")
         rows = perturbation.sample_rows(market, days, seed, rows)
         run = [entry for entry in run if entry.row <= rows[-1]]
-        findings = [
-            *self._held,
-            *perturbation.back_fill_findings(market, *self._window),
-            *early_columns(market, *self._window),
-        ]
+        findings = [*self._held, *perturbation.back_fill_findings(market, *self._window)]
+        findings += early_columns(market, *self._window)
         try:
             findings += self._decisions(run)
             findings += perturbation.feature_findings(self, rows, seed)

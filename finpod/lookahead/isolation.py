@@ -92,14 +92,9 @@ class Child(Strategy):
         self.accesses: dict[Access, tuple[str, int]] = {}
         """Access -> `at` when it was first recorded."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "finpod.lookahead.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": search},
-            start_new_session=True,
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": search}, "start_new_session": True, **pipes}
+        self._process = subprocess.Popen([sys.executable, "-P", "-m", "finpod.lookahead.child"], **options)
         self._requests: Any = self._process.stdin
         self._replies: Any = self._process.stdout
 
@@ -125,11 +120,10 @@ class Child(Strategy):
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             day = f"{self._market.dates[self.at[1]]!s:.10}"
             if time.monotonic() - begun >= LIMIT:
-                raise ChildError(
-                    f"the strategy took over {LIMIT} seconds on {day}, the limit; make it faster"
-                ) from error
-            how = f"ended on {day} (exit code {self._process.wait()})"
-            raise ChildError(f"the strategy's process {how}; it must not exit or be killed") from error
+                text = f"the strategy took over {LIMIT} seconds on {day}, the limit; make it faster"
+            else:
+                text = f"the strategy's process ended on {day} (exit code {self._process.wait()}); it must not exit or be killed"
+            raise ChildError(text) from error
         succeeded, value, accesses = reply
         for access in accesses:
             self.accesses.setdefault(access, self.at)

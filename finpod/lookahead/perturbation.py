@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from finpod.errors import FinpodError, InputError
+from finpod.errors import FinpodError, InputError, require_number
 from finpod.features.panel import name_of
 from finpod.lookahead.isolation import ChildError, Isolated
 from finpod.market.checks import back_filled
@@ -41,8 +41,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
     """Return a sorted sample of up to `days` of the rows. Up to half of them lie just before an asset's first bar, a bar after
     a gap, a change of membership or a missing bar, where the use of later rows shows."""
     require_seed(seed)
-    if days < 1:
-        raise InputError(f"days is {days}; it must be a whole number of at least 1", argument="days")
+    require_number("days", days, 1, whole=True)
     if days >= len(rows):
         return rows
     random = np.random.default_rng(seed)

@@ -79,9 +79,10 @@ class Checkpoint:
             yield
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists the differences, one per line
-            raise CheckpointError(
+            text = (
                 f"the weights, stored by {self.versions}, do not fit the policy of this finpod ({reason}); train again"
-            ) from error
+            )
+            raise CheckpointError(text) from error
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as the content of a file."""
@@ -172,6 +173,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (bool, int, float, bytes, Tensor)):
         return value
+    kind = type(value).__name__
     raise InputError(
-        f"a checkpoint cannot store a {type(value).__name__}; return tensors, numbers and text from state_dict() and spec()"
+        f"a checkpoint cannot store a {kind}; return tensors, numbers and text from state_dict() and spec()"
     )

@@ -200,8 +200,8 @@ class PPO:
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimiser, random state and reward scale for a checkpoint."""
-        generator = self.generator.get_state()
-        state = {"optimizer": self.optimizer.state_dict(), "generator": generator, "updates": self.updates}
+        state: dict[str, Any] = {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
+        state["generator"] = self.generator.get_state()
         if self.config.scale_reward:
             state["returns"] = {**self.return_stats.state_dict(), "running": self._return}
         return state
@@ -217,7 +217,9 @@ class PPO:
         try:
             self.generator.set_state(state["generator"])
         except RuntimeError as error:
-            text = f"the checkpoint was not made on {self.generator.device}; continue on the kind of device that made it"
+            text = (
+                f"the checkpoint was not made on {self.generator.device}; continue on the kind of device that made it"
+            )
             raise CheckpointError(text) from error
         self.updates = int(state["updates"])
         if self.config.scale_reward:

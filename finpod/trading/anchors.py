@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 EQUAL = "equal-weight"
 """Name of the default anchor."""
-QUARTER = 3 * MONTH
-"""Number of sessions over which the dollar volume is averaged."""
 SUM = 1e-9
 """Largest amount by which weights may sum to more than 1, for rounding."""
 GIVEN = "anchor"
@@ -59,7 +57,7 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
     EQUAL: equal_weight,
     "dollar-volume": dollar_volume,
 }
-"""Name -> function of dollar volumes [T, N], members with a bar [T, N] and the rows of `QUARTER` to weights [T, N] float64."""
+"""Name -> function of dollar volumes [T, N], members with a bar [T, N] and the rows of a quarter to weights [T, N] float64."""
 
 
 def require_anchor(name: object) -> None:

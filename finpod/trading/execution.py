@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_choice
 from finpod.features.rolling import delay, rolling_mean
 from finpod.market.data import MarketData, forward_fill
 from finpod.measures import Array
@@ -98,10 +98,8 @@ class Execution:
         if costs.impact == 0:
             return None
         if self.impact is None:
-            raise InputError(
-                f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set it to 0",
-                argument="impact",
-            )
+            text = f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set it to 0"
+            raise InputError(text, argument="impact")
         return self.impact
 
     def within(
@@ -120,14 +118,7 @@ class Execution:
         return orders_for(weights, value(*account, price), account.shares, price)
 
     def trade(
-        self,
-        account: Account,
-        row: Row,
-        orders: Tensor,
-        costs: Costs,
-        *,
-        whole_shares: bool = False,
-        smooth: float = 0.0,
+        self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False, smooth: float = 0
     ) -> Fill:
         """Return the fill of the decision taken at `row`. Only members on the decision day can be bought; all assets can be sold.
 
@@ -138,36 +129,20 @@ class Execution:
         if impact is not None:
             impact = impact[seen]
             tradable, impact = tradable & impact.isfinite(), impact.nan_to_num(nan=0.0)
-        return settle(
-            account.cash,
-            account.shares,
-            orders,
-            self.price[at],
-            tradable,
-            self.member[seen],
-            costs,
-            factor=None if self.factor is None else self.factor[at],
-            impact=impact,
-            whole_shares=whole_shares,
-            smooth=smooth,
-        )
+        masks, factor = (tradable, self.member[seen]), None if self.factor is None else self.factor[at]
+        more: dict[str, Any] = {"factor": factor, "impact": impact, "whole_shares": whole_shares, "smooth": smooth}
+        return settle(*account, orders, self.price[at], *masks, costs, **more)
 
     def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:
         """Return the costs [..., N], in currency, of the trades that filled the decision taken at `row`."""
         at, impact = self.fill_row(row), self.impact_for(costs)
-        return cost_of(
-            traded,
-            self.price[at],
-            costs,
-            factor=None if self.factor is None else self.factor[at],
-            impact=None if impact is None else impact[self.decision_row(row)].nan_to_num(nan=0.0),
-        )
+        factor = None if self.factor is None else self.factor[at]
+        impact = None if impact is None else impact[self.decision_row(row)].nan_to_num(nan=0.0)
+        return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
         """Return the account at the close of `row + 1`: positions in delisted assets become cash at their last price."""
-        return Account(
-            *cash_out(account.cash, account.shares, self.mark[row], self.delisted[row + 1], delisting_return)
-        )
+        return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 
 def build_execution(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Execution:
@@ -177,8 +152,7 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
     """
     if fill is None:
         fill = "close" if market.open is None else "open"
-    if fill not in ("open", "close"):
-        raise InputError(f"fill is {fill!r}; choose 'open' or 'close'", argument="fill")
+    require_choice("fill", fill, ("open", "close"))
     if fill == "open" and market.open is None:
         raise InputError("fill is 'open', but the data have only closes; choose fill='close'", argument="fill")
     mark = forward_fill(market.close, before=1.0)
