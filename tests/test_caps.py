@@ -30,17 +30,6 @@ def random_weights(generator, rows, names, zeros=0.3):
     return raw / raw.sum(-1, keepdim=True).clamp(min=1e-300) * invested
 
 
-def redistributed(weights, cap):
-    """The excess over the cap given to the others in proportion, again and again."""
-    weights = weights.clone()
-    for _ in range(len(weights)):
-        excess = (weights - cap).clamp(min=0).sum()
-        weights = weights.clamp(max=cap)
-        others = weights * (weights < cap)
-        weights += excess * others / others.sum().clamp(min=1e-300)
-    return weights.clamp(max=cap)
-
-
 def test_both_caps_hold_on_random_targets():
     generator = torch.Generator().manual_seed(0)
     target, held = (random_weights(generator, 10**5, 6) for _ in range(2))
@@ -54,16 +43,6 @@ def test_both_caps_hold_on_random_targets():
     moved = (only - held).abs().sum(-1)
     assert (moved <= 0.25 + CLOSE).all()
     assert torch.equal(only[moved < 0.25 - CLOSE], target[moved < 0.25 - CLOSE])
-
-
-def test_the_excess_goes_to_the_others_in_proportion_until_no_weight_is_above():
-    generator = torch.Generator().manual_seed(1)
-    for target in random_weights(generator, 300, 7):
-        capped = within_caps(target, target, max_weight=0.25)
-        assert_close(capped, redistributed(target, 0.25), rtol=0, atol=1e-12)
-        named = int((target > 0).sum())
-        assert float(capped.sum()) == pytest.approx(min(float(target.sum()), 0.25 * named), abs=1e-12)
-    assert torch.equal(within_caps(target, target, max_weight=1.0), target)
 
 
 @pytest.mark.parametrize(

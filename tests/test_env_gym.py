@@ -15,9 +15,7 @@ from made_markets import make_market
 
 from finpod import Costs, InputError, make_env, simulate_market
 from finpod.envs.actions import CHOICES, TradingConfig
-from finpod.envs.gym import REACH, DenseTradingEnv, TradingEnv
-from finpod.envs.market_env import MarketEnv
-from finpod.trading.execution import build_execution
+from finpod.envs.gym import REACH, DenseTradingEnv
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,30 +28,6 @@ def market():
 def age(market):
     """A feature that identifies its row and name."""
     return np.arange(market.shape[0])[:, None] + np.arange(market.shape[1]) / 10
-
-
-def test_it_steps_as_the_market_environment_does(market):
-    window, config = ("2010-02-01", "2010-04-01"), TradingConfig(num_envs=4, start_groups=2, hold=1, horizon=3)
-    first, last = market.window(*window)
-    env = TradingEnv(market, start=window[0], end=window[1], config=config, seed=5)
-    bare = MarketEnv(build_execution(market), first, last, config, seed=5)
-    assert isinstance(env, VectorEnv)
-    assert (env.num_envs, env.metadata["autoreset_mode"]) == (4, AutoresetMode.SAME_STEP)
-    assert env.action_space.shape == (4, *env.single_action_space.shape) == (4, 4)
-    assert env.reset(seed=1)[1] == {}
-    bare.reset(seed=1)
-    for _ in range(7):
-        action = env.action_space.sample()
-        obs, *others, info = env.step(action)
-        step = bare.step(torch.tensor(action))
-        for seen, expected in ((obs, step.obs), (info["final_obs"], step.final_obs)):
-            assert all(torch.equal(value, getattr(expected, name)) for name, value in seen.items())
-        assert all(map(torch.equal, others, step[1:4]))
-        assert torch.equal(info["_final_obs"], step.terminated | step.truncated)
-        assert first <= obs["row"].min() <= info["final_obs"]["row"].max() <= last
-        arrays = {name: value.numpy() for name, value in obs.items()}
-        assert arrays in env.observation_space
-        assert {name: np.asarray(value[0]) for name, value in arrays.items()} in env.single_observation_space
 
 
 def test_c13_episode_statistics_begin_anew_with_each_episode():
@@ -104,6 +78,7 @@ def test_g20_the_numpy_face_keeps_to_its_spaces_and_is_the_environment_on_tensor
         seen, *expected, tensor_info = tensors.step(chosen * (1 if action == "shares" else REACH))
         for dense, parts in ((obs, seen), (info["final_obs"], tensor_info["final_obs"])):
             assert dense in env.observation_space
+            assert {name: value.numpy() for name, value in parts.items()} in tensors.observation_space
             features = tensors.panel.features[parts["row"]].flatten(1)
             np.testing.assert_array_equal(dense, np.concatenate([features, parts["state"]], axis=1))
         for value, tensor, dtype in zip(others, expected, (np.float64, np.bool_, np.bool_), strict=True):

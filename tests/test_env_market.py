@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_markets import make_market
+from made_markets import make_market, random_market
 
 from finpod import Costs, InputError, simulate_market
 from finpod.envs.actions import CHOICES, TradingConfig, account_state, target_weights
@@ -23,24 +23,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def market_of(close, opens, **tables):
     return make_market(close, open=np.array(opens, dtype=float), **tables)
-
-
-def awkward_market():
-    """IPO of A, missing bars of B and C, C without some opens, D delisted, E enters and F leaves, factors of G."""
-    random = np.random.default_rng(0)
-    close = 50 * np.exp(np.cumsum(random.normal(0, 0.03, (DAYS, NAMES)), axis=0))
-    opens = close * np.exp(random.normal(0, 0.01, close.shape))
-    close[:20, 0] = opens[:20, 0] = np.nan
-    for name in (1, 2):
-        missing = random.random(DAYS) < 0.15
-        close[missing, name] = opens[missing, name] = np.nan
-    opens[random.random(DAYS) < 0.1, 2] = np.nan
-    close[50:, 3] = opens[50:, 3] = np.nan
-    member = np.ones(close.shape, dtype=bool)
-    member[:30, 4] = member[40:, 5] = False
-    factor = np.where(np.isfinite(close), 1.0, np.nan)
-    factor[:45, 6] *= 0.25
-    return market_of(close, opens, member=member, factor=factor)
 
 
 def make_env(market, *, fill="open", first=0, last=None, seed=0, costs=FREE, **settings) -> MarketEnv:
@@ -102,8 +84,8 @@ def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_and_backtest_agree_to_the_last_bit(fill, hold, groups, terms):
     settings = {"num_envs": 6, "start_groups": groups, "hold": hold, "random_start": True, "horizon": None} | terms
-    env = make_env(awkward_market(), fill=fill, last=DAYS - 3, seed=3, **settings)
-    env._days = env._days.clamp(max=40)  # all live through the delisting of row 50
+    env = make_env(random_market(DAYS, NAMES), fill=fill, last=DAYS - 3, seed=3, **settings)
+    env._days = env._days.clamp(max=40)  # all live through the delisting of row 45
     env.load_state_dict(env.state_dict())
     assert_same_path(env, torch.Generator().manual_seed(1))
 
@@ -118,26 +100,6 @@ def test_c09_four_rows_are_three_steps():
     assert [step.truncated.item() for step in steps] == [False, False, True]
     assert [step.obs.row.item() for step in steps] == [1, 2, 0]
     assert steps[-1].final_obs.row.item() == 3
-
-
-def test_hold_lets_the_days_between_pass_untraded_and_ends_where_no_whole_step_is_left():
-    env = make_env(market_of([1, 2, 3, 4, 5, 6, 7], [1] * 7), hold=3, cash=10.0)
-    step = env.step(torch.zeros(1, 1))
-    assert env.account.shares.item() == 10
-    assert (step.obs.row.item(), env.equity.item(), step.truncated.item()) == (3, 40, False)
-    step = env.step(torch.zeros(1, 1))
-    assert (step.final_obs.row.item(), step.truncated.item()) == (6, True)
-    assert make_env(market_of([1, 2, 3, 4, 5, 6], [1] * 6), hold=3).step(torch.zeros(1, 1)).truncated.item()
-
-
-def test_c11_horizon_truncates_and_final_obs_is_where_it_led():
-    env = make_env(market_of(np.arange(1, 10), np.arange(1, 10)), horizon=3)
-    steps = [env.step(torch.zeros(1, 1)) for _ in range(6)]
-    assert [step.truncated.item() for step in steps] == [False, False, True] * 2
-    assert not any(step.terminated.item() for step in steps)
-    assert (steps[-1].obs.row.item(), steps[-1].final_obs.row.item()) == (0, 3)
-    assert steps[-1].final_obs.state.tolist() == [[1, 0]]
-    assert steps[-1].obs.state.tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
@@ -183,19 +145,6 @@ def test_c14_start_days_come_from_the_seed_and_groups_share_them():
     assert not torch.equal(first, rows(8))
     assert len(set(first[0].tolist())) == 3
     assert len({tuple(row) for row in first.tolist()}) == 6, "a new episode begins on other days"
-
-
-def test_close_fills_see_the_row_before_and_nothing_of_their_own():
-    """D's last bar is row 49; an account at the close of row 50 does not yet know that it left."""
-    market = awkward_market()
-    env = make_env(market, fill="close", first=48, horizon=None)
-    assert env.observe().row.item() == 47
-    seen = [env.step(torch.zeros(1, NAMES)).obs for _ in range(3)]
-    assert [obs.row.item() for obs in seen] == [48, 49, 50]
-    assert seen[1].state[0, 3] > 0.1
-    assert env.account.shares[0, 0, 3] == 0
-    assert seen[2].state[0, 3] == 0
-    assert all(obs.state.sum().item() == pytest.approx(1) for obs in seen)
 
 
 def test_softmax_holds_cash_too():
@@ -264,19 +213,19 @@ def test_c19_rewards_are_log_returns_or_changes_of_value_times_their_scale(setti
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
     settings = {"num_envs": 6, "start_groups": 3, "hold": 2, "horizon": 4, "random_start": True, "costs": Costs()}
-    env = make_env(awkward_market(), fill=fill, seed=1, **settings)
+    env = make_env(random_market(DAYS, NAMES), fill=fill, seed=1, **settings)
     actions = torch.randn(20, 6, NAMES, generator=torch.Generator().manual_seed(2))
     for action in actions[:7]:
         env.step(action)
     torch.save(env.state_dict(), tmp_path / "env.pt")
-    other = make_env(awkward_market(), fill=fill, seed=9, **settings)
+    other = make_env(random_market(DAYS, NAMES), fill=fill, seed=9, **settings)
     other.load_state_dict(torch.load(tmp_path / "env.pt", weights_only=True))
     assert torch.equal(other.observe().state, env.observe().state)
     for action in actions[7:]:
         for a, b in zip(env.step(action), other.step(action), strict=True):
             assert all(map(torch.equal, a, b)) if isinstance(a, tuple) else torch.equal(a, b)
     with pytest.raises(CheckpointError, match=r"shape \(3, 2, 7\)"):
-        make_env(awkward_market()).load_state_dict(env.state_dict())
+        make_env(random_market(DAYS, NAMES)).load_state_dict(env.state_dict())
 
 
 def test_a_window_must_hold_one_step():

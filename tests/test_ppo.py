@@ -1,6 +1,5 @@
 """PPO: its loss and the steps of an update, with a shared table and without one."""
 
-import copy
 import gc
 import math
 from dataclasses import replace
@@ -70,19 +69,6 @@ def as_vector(gradient):
     return torch.cat([gradient[name].flatten() for name in sorted(gradient)])
 
 
-def spy_on_steps(learner, monkeypatch, read):
-    """Note `read()` whenever the optimiser is about to take a step, and after it."""
-    notes, step = [], learner.optimizer.step
-
-    def noted():
-        before = read()
-        step()
-        notes.append((before, read()))
-
-    monkeypatch.setattr(learner.optimizer, "step", noted)
-    return notes
-
-
 def weights_of(policy):
     return torch.cat([parameter.detach().flatten().clone() for parameter in policy.parameters()])
 
@@ -131,51 +117,39 @@ def test_the_loss_and_the_divergence_of_factored_ratios():
     torch.testing.assert_close(learner.loss(**moved, ent_coef=0.0)[1]["kl"], expected_kl)
 
 
-def test_the_kl_brake_lets_the_rest_of_an_update_stand_still(monkeypatch):
-    config = PPOConfig(learning_rate=0.1, target_kl=1e-5, update_epochs=3, num_minibatches=2, gamma=0.0)
-    learner = bandit(config)
-    data = experience(learner)
-    notes = spy_on_steps(learner, monkeypatch, lambda: weights_of(learner.policy))
-    losses = learner.update(rollout_of(data, learner))
-    assert len(notes) == 6
-    moved = [not torch.equal(before, after) for before, after in notes]
-    assert moved == [True] + 5 * [False]
-    assert losses["moving"] == pytest.approx(1 / 6)
-    learner.config = replace(config, target_kl=100.0)
-    notes.clear()
-    assert learner.update(rollout_of(data, learner))["moving"] == 1
-    assert all(not torch.equal(before, after) for before, after in notes)
+def updated(monkeypatch, progress=0.0, **changes):
+    """The steps of an update as (weights before, norm of the gradient, weights after, rate), its statistics, and its bonuses."""
+    learner = bandit(replace(CONFIG, gamma=0.0, **changes))
+    steps, bonuses, step, loss = [], [], learner.optimizer.step, learner.loss
+
+    def noted():
+        before, grads = weights_of(learner.policy), [p.grad for p in learner.policy.parameters() if p.grad is not None]
+        step()
+        rate = float(learner.optimizer.param_groups[0]["lr"])
+        steps.append((before, float(torch.nn.utils.get_total_norm(grads)), weights_of(learner.policy), rate))
+
+    monkeypatch.setattr(learner.optimizer, "step", noted)
+    monkeypatch.setattr(learner, "loss", lambda **part: bonuses.append(part["ent_coef"]) or loss(**part))
+    return steps, learner.update(rollout_of(experience(learner), learner), progress), bonuses
+
+
+@pytest.mark.parametrize(("target_kl", "moved"), [(1e-5, [True] + 5 * [False]), (100.0, 6 * [True])])
+def test_the_kl_brake_lets_the_rest_of_an_update_stand_still(monkeypatch, target_kl, moved):
+    settings = {"learning_rate": 0.1, "target_kl": target_kl, "update_epochs": 3, "num_minibatches": 2}
+    steps, losses, _ = updated(monkeypatch, **settings)
+    assert [not torch.equal(before, after) for before, _, after, _ in steps] == moved
+    assert losses["moving"] == pytest.approx(sum(moved) / 6)
 
 
 @pytest.mark.parametrize(("anneal", "factor"), [(True, 0.25), (False, 1.0)])
-def test_schedules_fall_linearly_to_zero(monkeypatch, anneal, factor):
-    config = replace(CONFIG, ent_coef=0.02, learning_rate=8e-4, anneal_lr=anneal, anneal_ent=anneal, target_kl=9.0)
-    learner = bandit(config)
-    bonuses, loss = [], learner.loss
-    monkeypatch.setattr(learner, "loss", lambda **part: bonuses.append(part["ent_coef"]) or loss(**part))
-    rates = spy_on_steps(learner, monkeypatch, lambda: float(learner.optimizer.param_groups[0]["lr"]))
-    rollout = rollout_of(experience(learner), learner)
-    learner.update(rollout, progress=0.75)
-    assert [after for _, after in rates] == pytest.approx([8e-4 * factor] * 4)
+def test_schedules_fall_linearly_to_zero_and_gradients_are_clipped(monkeypatch, anneal, factor):
+    anneals = {"anneal_lr": anneal, "anneal_ent": anneal}
+    settings = {"ent_coef": 0.02, "learning_rate": 8e-4, "max_grad_norm": 0.01, "target_kl": 9.0, **anneals}
+    steps, losses, bonuses = updated(monkeypatch, progress=0.75, **settings)
+    assert [rate for *_, rate in steps] == pytest.approx([8e-4 * factor] * 4)
     assert bonuses == pytest.approx([0.02 * factor] * 4)
-    rates.clear()
-    before = weights_of(learner.policy)
-    learner.update(rollout, progress=1.0)
-    assert torch.equal(weights_of(learner.policy), before) == anneal
-
-
-def test_gradients_are_clipped(monkeypatch):
-    config = replace(CONFIG, max_grad_norm=0.01, gamma=0.0)
-    learner = bandit(config)
-    data = experience(learner)
-
-    def norm():
-        return float(torch.cat([p.grad.flatten() for p in learner.policy.parameters() if p.grad is not None]).norm())
-
-    notes = spy_on_steps(learner, monkeypatch, norm)
-    losses = learner.update(rollout_of(data, learner))
+    assert [norm for _, norm, *_ in steps] == pytest.approx([0.01] * 4, rel=1e-3)
     assert losses["grad_norm"] > 0.1  # told as it was before the clip
-    assert all(before == pytest.approx(0.01, rel=1e-3) for before, _ in notes)
 
 
 def test_minibatches_are_whole_groups_and_cover_the_rollout_once_an_epoch(monkeypatch):
@@ -336,15 +310,3 @@ def test_rewards_are_scaled_by_the_spread_of_the_discounted_return():
             totals = totals * ~ended
         expected = (rollout.reward.numpy() / np.sqrt(np.var(seen) + 1e-8)).clip(-10, 10)
         np.testing.assert_allclose(learner._scaled(rollout).numpy(), expected, rtol=1e-5)
-
-
-def test_the_scale_of_the_rewards_is_part_of_a_checkpoint():
-    env, learner, twin = Reach(4), learner_of(scale_reward=True), learner_of(seed=3, scale_reward=True)
-    learner.update(learner.collect(env))
-    rollout = learner.collect(env)
-    twin.policy.load_state_dict(learner.policy.state_dict())
-    twin.load_state_dict(copy.deepcopy(learner.state_dict()))
-    for one in (learner, twin):
-        one.update(rollout)
-    for name, tensor in learner.policy.state_dict().items():
-        assert torch.equal(tensor, twin.policy.state_dict()[name]), name

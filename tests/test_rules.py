@@ -9,7 +9,6 @@ from made_markets import NAN, intraday_market, make_market, random_market
 from finpod.backtesting.engine import backtest
 from finpod.errors import StrategyError
 from finpod.loading import load_strategy
-from finpod.market.load import load_market
 from finpod.rules import (
     BASELINES,
     LEAST,
@@ -190,19 +189,3 @@ def test_d22_rules_that_cannot_be_run_are_left_out_with_a_warning(noise, monkeyp
     for name in left_out:
         with pytest.raises(StrategyError, match=f"{name} .*{told}"):
             backtest(RULES[name](), market, start=market.dates[-30])
-
-
-@pytest.mark.shared
-def test_on_the_nasdaq_100_point_in_time(shared):
-    """Only members of the day are held, no solver fails, and less variance is what minimum variance has."""
-    folder = shared / "data"
-    market = load_market(folder / "nasdaq100_daily.parquet", members=folder / "nasdaq100_members.csv")
-    member = np.array(market.tickers)[market.member[market.row_of("2020-01-02")]]
-    volatility = {}
-    for name in BASELINES:
-        strategy = RULES[name]()
-        result = backtest(strategy, market, start="2020-01-02", end="2020-06-30")
-        assert set(result.weights.columns[result.weights.iloc[1] > 1e-9]) <= set(member)
-        assert getattr(strategy, "failures", 0) == 0
-        volatility[name] = result.metrics.volatility
-    assert min(volatility, key=volatility.__getitem__) == "minimum-variance"
