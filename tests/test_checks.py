@@ -94,18 +94,6 @@ def test_g10_open_high_and_low_may_be_carried_forward_too(prices):
         assert repairs(market) == {CARRIED: 20}
 
 
-@pytest.mark.parametrize(("tail", "masked"), [(16, False), (17, True)])
-def test_g10_assets_that_trade_rarely_must_rest_longer_than_before(tail, masked):
-    """A spell of eight days without a trade lies in the middle."""
-    bars = moving("AAA")
-    bars.loc[30:37, "volume"] = 0.0
-    bars.loc[30:37, "close"] = bars["close"].iloc[29]
-    market = alone(with_others(carried(bars, tail)))
-    assert market.has_bar[:, 0].all() == (not masked)
-    assert market.has_bar[30:38, 0].all()
-    assert (SAME in suspicions(market)) == (not masked and tail >= 9)
-
-
 def test_g10_missing_volumes_among_the_zeros_and_actions_after_the_last_trade():
     bars = carried(moving("AAA"), 20).assign(
         split=np.where(rows == 90, 2.0, 1.0), dividend=np.where(rows == 90, 5.0, 0.0)

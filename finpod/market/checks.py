@@ -19,9 +19,8 @@ CENT = 0.006
 
 CALM, CERTAIN = 0.05, 5
 """Conditions for a change of unit in the volume: largest return on its day, and fewest bars before and after it."""
-STALE, RARELY = 5, 2
-"""Stale bars at the end of an asset are masked if they span at least `STALE` sessions and more than `RARELY` times the longest
-earlier stale spell, since some assets trade rarely."""
+STALE = 5
+"""Stale bars at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
 """This many equal closes at the end of an asset are suspicious if no volume shows a trade."""
 
@@ -75,16 +74,17 @@ def _impossible(bars: LongBars) -> Iterator[tuple[str, str, Array, bool]]:
         yield "bars masked, no adjusted close", "adj_close", missing & has_some, True
     if "high" in values:
         yield "bars masked, high below low", "high", above < below, True
-    yield "bars masked, close outside high and low", "close", _outside(values["close"], below, above), True
+    yield (
+        "bars masked, close outside high and low",
+        "close",
+        (values["close"] < below) | (values["close"] > above),
+        True,
+    )
     if "open" in values:
-        yield "opens masked, outside high and low", "open", _outside(values["open"], below, above), False
+        yield "opens masked, outside high and low", "open", (values["open"] < below) | (values["open"] > above), False
     if "volume" in values:
         volume = values["volume"]
         yield "volumes masked, negative or infinite", "volume", (volume < 0) | np.isinf(volume), False
-
-
-def _outside(prices: Array, below: Array, above: Array) -> Array:
-    return (prices < below) | (prices > above)
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
@@ -144,8 +144,8 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without those at the end of an asset that only repeat its last price.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
-    close). Stale bars at the end of an asset are masked by the rule of `STALE` and `RARELY`. Assets without any positive
-    volume are kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
+    close). At least `STALE` sessions of them at the end of an asset are masked. Assets without any positive volume are
+    kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -154,32 +154,27 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     stale = same & ~(volume > 0) & (bars.per_asset(volume > 0) > 0)[bars.code]
     for price in (bars.values[column] for column in ("open", "high", "low") if column in bars.values):
         stale &= np.isnan(price) | (price == close) | (price == bars.previous(price))
-    tail, length, earlier = _tails(bars, stale, session)
-    silent = bars.per_asset(tail & (volume == 0)) > 0
-    masked = tail & (silent & (length >= STALE) & (length > RARELY * earlier))[bars.code]
+    tail, length = _tails(bars, stale, session)
+    masked = tail & (length >= STALE) & (bars.per_asset(tail & (volume == 0)) > 0)[bars.code]
     log.mask("bars masked, the last price carried forward", bars, masked, "close")
     uncertain = (same & ~((volume > 0) & (volume != bars.previous(volume))))[~masked]
-    bars, session = bars.without(masked), session[~masked]
-    tail, length, _ = _tails(bars, uncertain, session)
-    rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & (length + 1 >= EQUAL_CLOSES)[bars.code])
+    bars = bars.without(masked)
+    tail, length = _tails(bars, uncertain, session[~masked])
+    rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & (length + 1 >= EQUAL_CLOSES))
     sentence = "the close is {:g} from here to the end; perhaps the last price repeated after the last trade"
     sentences = (sentence.format(price) for price in bars.values["close"][rows])
     log.suspect("closes that stay the same to the end", *bars.places(rows), sentences)
     return bars
 
 
-def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array, Array]:
-    """Return a mask [R] of the stale bars at the end of each asset, their sessions [N], and those of the longest spell before.
+def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
+    """Return a mask [R] of the stale bars at the end of each asset, and the number of their sessions [R].
 
     `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
     """
     last_live = np.maximum.accumulate(np.where(stale, 0, np.arange(len(bars))))
-    spell = session - session[last_live]
-    tail = stale & (last_live == last_live[bars.stop - 1])
-    length, earlier = np.zeros((2, len(bars.tickers)), dtype=int)
-    np.maximum.at(length, bars.code[tail], spell[tail])
-    np.maximum.at(earlier, bars.code[~tail], spell[~tail])
-    return tail, length, earlier
+    end = bars.stop - 1
+    return stale & (last_live == last_live[end]), session[end] - session[last_live[end]]
 
 
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:

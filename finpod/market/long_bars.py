@@ -166,12 +166,11 @@ def repair_lines(manifest: Mapping[str, Any], places: int = 5) -> list[str]:
     """Return the repairs of a manifest as lines of text: the count of each kind, then the bars that are listed."""
     lines = []
     for entry in manifest.get("repairs") or ():
-        lines.append(f"{entry['kind']}: {entry['count']:,}")
+        listed = []
         for place in entry["places"][:places]:
             was, became = (f"{v:,.10g}" if isinstance(v, float) else v for v in (place["was"], place["became"]))
-            lines.append(f"  {place['ticker']} {place['date']} {place['column']} {was} -> {became}")
-        if entry["count"] > places:
-            lines.append(f"  and {entry['count'] - places:,} more")
+            listed.append(f"{place['ticker']} {place['date']} {place['column']} {was} -> {became}")
+        lines += _counted(entry["kind"], entry["count"], listed)
     return lines
 
 
@@ -180,8 +179,10 @@ def suspicion_lines(manifest: Mapping[str, Any]) -> list[str]:
     lines = []
     for kind, count in (manifest.get("suspicion_counts") or {}).items():
         listed = [entry for entry in manifest["suspicions"] if entry["kind"] == kind]
-        lines.append(f"{kind}: {count:,}")
-        lines += [f"  {entry['ticker']} {entry['date']} {entry['sentence']}" for entry in listed]
-        if count > len(listed):
-            lines.append(f"  and {count - len(listed):,} more")
+        lines += _counted(kind, count, [f"{one['ticker']} {one['date']} {one['sentence']}" for one in listed])
     return lines
+
+
+def _counted(kind: str, count: int, listed: Sequence[str]) -> list[str]:
+    more = [f"  and {count - len(listed):,} more"] if count > len(listed) else []
+    return [f"{kind}: {count:,}", *(f"  {line}" for line in listed), *more]
