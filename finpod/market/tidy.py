@@ -117,7 +117,7 @@ def _tidy(
     log.offsets |= offsets
     comma = "numbers read with a decimal comma" if mark == "," else ""
     log.read([reading, comma, *layout.reading, respelled])
-    return _in_order(bars, log, name, np.zeros(len(bars), dtype=np.int64), [name])
+    return _in_order(bars, log, name)
 
 
 def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
@@ -128,8 +128,7 @@ def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log:
             sources.setdefault(part["ticker"].cat.categories[0], []).append(file)
     log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in sources.items() if len(of) > 1)
     bars = pd.concat(parts, ignore_index=True).astype({"ticker": object}).astype({"ticker": "category"})
-    part_of_row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    return _in_order(bars[["date", "ticker", *(c for c in NUMBERS if c in bars)]], log, name, part_of_row, files)
+    return _in_order(bars[["date", "ticker", *(field for field in NUMBERS if field in bars)]], log, name)
 
 
 def ticker_of(source: Path) -> str:
@@ -193,26 +192,18 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
     return tickers, f"tickers in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
 
 
-def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, part_of_row: Array, parts: Sequence[str]) -> pd.DataFrame:
+def _in_order(bars: pd.DataFrame, log: RepairLog, name: str) -> pd.DataFrame:
     """Return the bars by date and ticker, without repeated rows. Raises DataError for different bars of one ticker and day."""
-    order = np.lexsort((bars["ticker"].cat.codes, bars["date"]))
-    if (np.diff(order) < 0).any():
-        bars, part_of_row = bars.take(order).reset_index(drop=True), part_of_row[order]
-    date, code = bars["date"].to_numpy(), bars["ticker"].cat.codes.to_numpy()
-    again = np.r_[False, (date[1:] == date[:-1]) & (code[1:] == code[:-1])]
+    bars = bars.sort_values(["date", "ticker"], kind="stable", ignore_index=True)
+    again = bars.duplicated(["date", "ticker"])
     if not again.any():
         return bars
-    rows, numbers = np.flatnonzero(again), bars[bars.columns[2:]].to_numpy()
-    one, other = numbers[rows], numbers[rows - 1]
-    differs = ~((one == other) | (np.isnan(one) & np.isnan(other))).all(axis=1)
-    if differs.any():
-        row = rows[int(np.argmax(differs))]
-        files = sorted({parts[part] for part in part_of_row[[row - 1, row]]})
-        where = f" in its files {' and '.join(files)}" if len(files) > 1 else ""
+    if (differs := again & ~bars.duplicated()).any():
+        day, ticker = bars.loc[differs.idxmax(), ["date", "ticker"]]
         raise DataError(
-            f"{name} has two different bars for {bars['ticker'].iloc[row]} on {bars['date'].iloc[row]:%Y-%m-%d}{where}; "
-            "keep one bar per ticker and session"
+            f"{name} has two different bars for {ticker} on {day:%Y-%m-%d}; keep one bar per ticker and session"
         )
-    tickers, dates = bars["ticker"].to_numpy()[rows], bars["date"].to_numpy()[rows]
-    log.repair("duplicate rows dropped", tickers, dates, "bar", "given twice", "once")
+    log.repair(
+        "duplicate rows dropped", bars["ticker"][again], bars["date"][again].to_numpy(), "bar", "given twice", "once"
+    )
     return bars[~again].reset_index(drop=True)
