@@ -36,6 +36,7 @@ from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
 from finpod.workers.executor import Pods
+from finpod.workers.ray_executor import require_ray
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 EXACT_ENVS = 64
@@ -83,8 +84,9 @@ def train(
     storage: str | None = None,
     watch: Watch | None = None,
     metadata: Mapping[str, Any] = MappingProxyType({}),
+    check: bool = False,
     **settings: Any,
-) -> Ensemble | TrainedRun:
+) -> Ensemble | TrainedRun | None:
     """Train agents on a task in a tournament and save the best in the folder `out`.
 
     The task "stocks" trades `market`: agents train on the days of `train` and are selected on those of `validation`; no
@@ -106,6 +108,9 @@ def train(
     the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,
     the arguments of `load_market` and the plain values `metadata`, so a run can be resumed by its name alone. `progress` is
     called with the name of a step and the fraction that is done, `watch` with the `Status` of the tournament.
+
+    With `check`, nothing is trained or written. The call computes the features, raises the errors of a training that cannot
+    begin, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
     that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), and an unfinished run
@@ -137,6 +142,10 @@ def train(
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, plans=plans)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
+    if check:
+        if pods.ray:
+            require_ray(pods)
+        return None
     loaded = {} if market is None else market.origin
     entry = _entry(out, storage, features, seeds=[one.seed for one in plans], market=loaded, metadata=metadata)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run

@@ -162,29 +162,6 @@ def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
     }
 
 
-def task_of(name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the task for arguments of `finpod.train`, with its features computed. Raises the errors of `finpod.train`."""
-    from finpod.loading import load_task
-    from finpod.locomotion import LocomotionTask
-    from finpod.training import learning_task, require_learner
-
-    task: Any = name
-    require_learner(arguments["learner"], arguments.get("config"))
-    if name != STOCKS:
-        task = LocomotionTask(name=name, variant=arguments["variant"]) if name in NAMES else load_task(name)
-    market = ("market", "train", "validation", "features", "costs", "hold", "action", "fill")
-    others = ("num_envs", "anchor", "max_weight", "max_turnover")
-    learning = learning_task(
-        task,
-        "cpu",
-        {name: arguments.get(name) for name in market},
-        {name: arguments[name] for name in others if name in arguments},
-        arguments["learner"],
-    )
-    getattr(learning, "panel", None)  # computes the features of stocks
-    return learning
-
-
 def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) -> dict[str, Any]:
     """Return option -> value recorded in the log of a run, for the options that were not `typed`.
 

@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from finpod.ensemble import Ensemble
     from finpod.figures import Kind
     from finpod.tournament.run_folder import Recorded
-    from finpod.tournament.setup import Plan
     from finpod.tournament.trained_run import TrainedRun
     from finpod.trading.ledger import Costs
-    from finpod.workers.executor import Pods
 
 FIGURES: dict[str, Kind] = {
     "excess": "percent",
@@ -49,6 +47,9 @@ def train(
     **values: Any,
 ) -> None:
     """Train agents and save the best. Stock agents are selected on validation days and form an ensemble for `finpod backtest`."""
+    import finpod
+    from finpod.cli.events import require_writer
+
     values |= {"task": task, "overwrite": overwrite, "as_json": as_json}
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     idle = [name for name in PODS.names if name in typed and name not in ("ray", "address")]
@@ -61,16 +62,24 @@ def train(
     plan, costs, pods = settings.checked(values, recorded)
     if not pods.gpus:
         console.say_device(values["device"])
+    events: Path | None = values["tensorboard"]
+    metadata = {"tensorboard": str(events.absolute())} if events else {}
+    given = {name: values[name] for name in ("seeds", "device", "overwrite", "storage", "fork")}
+    given |= {"out": out, "resume": resume, "plan": plan, "pods": pods, "metadata": metadata}
+    given |= _arguments(values, recorded, costs)
     if check:
-        _require_places(values, pods, resume)
-    arguments = _arguments(values, recorded, costs)
-    if check:
-        with console.progress("features"):
-            trained = settings.task_of(values["task"], arguments)
-        facts = {"task": getattr(trained, "title", values["task"]), "trials": plan.most_trials * values["seeds"]}
-        console.show(facts | {"output": str(out), "check": "nothing would fail"}, as_json)
-    else:
-        _show(_trained(values, arguments, plan, pods, resume), values, out)
+        if events:
+            require_writer(events)
+        with console.progress("features") as progress:
+            finpod.train(values["task"], **given, progress=progress, check=True)
+        facts = {"task": values["task"], "trials": plan.most_trials * values["seeds"], "output": str(out)}
+        console.show(facts | {"check": "nothing would fail"}, as_json)
+        return
+    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with console.watched(events, out, values["storage"]) as (progress, watch):
+        trained = finpod.train(values["task"], **given, progress=progress, watch=watch)
+    _show(trained, values, out)
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
@@ -99,46 +108,6 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}; starting a new one")
     return values, recorded, again
-
-
-def _require_places(values: Mapping[str, Any], pods: Pods, resume: bool) -> None:
-    """Raise InputError if the output folders, the event files or Ray cannot be used by this run."""
-    from finpod.cli.events import require_writer
-    from finpod.tournament.run_folder import RunFolder, find
-    from finpod.workers.ray_executor import require_ray
-
-    fork = None if values["fork"] is None else find(values["fork"])
-    folder = RunFolder.of(Path(values["out"]), values["storage"])
-    folder.require(resume=resume, overwrite=values["overwrite"], fork=fork)
-    if values["tensorboard"]:
-        require_writer(values["tensorboard"])
-    if pods.ray:
-        require_ray(pods)
-
-
-def _trained(
-    values: Mapping[str, Any], arguments: Mapping[str, Any], plan: Plan, pods: Pods, resume: bool
-) -> Ensemble | TrainedRun:
-    """Train with a live view and return the best agents."""
-    import finpod
-
-    out, events = Path(values["out"]), values["tensorboard"]
-    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with console.watched(events, out, values["storage"]) as (progress, watch):
-        trained: Ensemble | TrainedRun = finpod.train(
-            values["task"],
-            out=out,
-            **arguments,
-            **{name: values[name] for name in ("seeds", "device", "overwrite", "storage", "fork")},
-            resume=resume,
-            progress=progress,
-            watch=watch,
-            plan=plan,
-            pods=pods,
-            metadata={"tensorboard": str(events.absolute())} if events else {},
-        )
-    return trained
 
 
 def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) -> None:

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
-from finpod.cli.settings import FIRST, PLAN, PODS, RUN, STOCKS_ONLY, of_stocks, task_of
+from finpod.cli.settings import FIRST, PLAN, PODS, RUN, STOCKS_ONLY, of_stocks
 from finpod.environments import STOCKS
 from finpod.trading.ledger import Costs
 
@@ -78,7 +78,7 @@ def walkforward(
     console.say_device(values["device"])
     market = options.load(values)
     if check:
-        segments = _segments(market, start, windows, training)
+        segments = _segments(market, start, windows, training | {"device": values["device"]}, out)
         facts = {"segments": len(segments), "output": str(out), "check": "nothing would fail"}
         console.show(facts, as_json)
         return
@@ -117,16 +117,20 @@ def _require_spans(windows: Mapping[str, Any]) -> None:
             console.remark(f"--{window} {text} is {text} sessions; write {text}y for years or {text}m for months")
 
 
-def _segments(market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any]) -> list[Segment]:
+def _segments(
+    market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any], out: Path
+) -> list[Segment]:
     """Return the segments. Raises InputError for windows outside the data, and if the first segment's task is invalid."""
+    import finpod
     from finpod.walkforward.schedule import gaps, schedule
 
     hold, fill = training["hold"], training["fill"]
     purge, embargo = gaps(market, hold, windows["purge"], windows["embargo"])
     lengths = dict(windows) | {"purge": purge, "embargo": embargo}
     segments = schedule(market, start=start, **lengths, hold=hold, fill=fill)
-    first = {"train": segments[0].train, "validation": segments[0].validation}
-    task_of(STOCKS, {"market": market, **training, **first})
+    first = segments[0]
+    days: dict[str, Any] = {"train": first.train, "validation": first.validation}
+    finpod.train(STOCKS, market=market, out=out / first.folder, **training, **days, overwrite=True, check=True)
     return segments
 
 
