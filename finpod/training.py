@@ -17,7 +17,7 @@ from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, TASKS
 from finpod.errors import InputError, require_choice, require_number
 from finpod.features.panel import Features, name_of
-from finpod.files import ENSEMBLE, TRAINED, require_free
+from finpod.files import ENSEMBLE, TRAINED, Progress, require_free
 from finpod.locomotion import LocomotionTask
 from finpod.market.data import DateLike, MarketData
 from finpod.rl import LEARNERS
@@ -26,10 +26,9 @@ from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.run_folder import RunFolder, find
-from finpod.tournament.scheduler import Watch
+from finpod.tournament.scheduler import Watch, run
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
-from finpod.tournament.training import Progress, run
 from finpod.trading.anchors import with_anchor
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs

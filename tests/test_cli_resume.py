@@ -15,7 +15,7 @@ from made_tournaments import hash_of
 import finpod
 from finpod.market.load import save_snapshot
 from finpod.rl.ppo import PPOConfig
-from finpod.tournament import scheduler, training
+from finpod.tournament import scheduler
 from finpod.tournament.setup import Plan
 
 DAYS = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "2010-09-30")}
@@ -39,7 +39,7 @@ def whole(tmp_path_factory):
 @pytest.fixture
 def leave(monkeypatch):
     """Interrupt training, as Ctrl-C does, after so many more slices; None to let it be."""
-    run_slice = training.run_slice
+    run_slice = scheduler.run_slice
 
     def after(count):
         left = itertools.repeat(0, *[] if count is None else [count])
@@ -49,7 +49,7 @@ def leave(monkeypatch):
                 raise KeyboardInterrupt
             return run_slice(setup, piece)
 
-        monkeypatch.setattr(training, "run_slice", slices)
+        monkeypatch.setattr(scheduler, "run_slice", slices)
 
     return after
 

@@ -13,7 +13,7 @@ from made_tournaments import wait_until
 
 import finpod
 from finpod.errors import InputError
-from finpod.tournament import training
+from finpod.tournament import scheduler
 from finpod.tournament.setup import Stop
 from finpod.tournament.verify import verify_log
 from finpod.workers.executor import Pods
@@ -56,7 +56,7 @@ def test_every_option_reaches_the_tournament(work, monkeypatch):
 
 @pytest.mark.parametrize("line", [CHECKED, "train hopper --out strategies/tiny --device cpu --check"])
 def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, line):
-    monkeypatch.setattr(training, "run_slice", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(scheduler, "run_slice", lambda *_: pytest.fail("trained"))
     ended = run(line)
     assert (ended.code, "nothing would fail" in ended.out) == (0, True)
     assert sorted(path.name for path in work.iterdir()) == ["data"]
@@ -93,14 +93,14 @@ def test_without_a_ray_that_answers_nothing_is_left(work):
 
 def failing(monkeypatch, *agents):
     """Make the training of these agents fail."""
-    run_slice = training.run_slice
+    run_slice = scheduler.run_slice
 
     def fails(setup, piece):
         if piece.settings.agent_id in agents:
             raise ValueError("not finite")
         return run_slice(setup, piece)
 
-    monkeypatch.setattr(training, "run_slice", fails)
+    monkeypatch.setattr(scheduler, "run_slice", fails)
 
 
 def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monkeypatch):

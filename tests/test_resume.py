@@ -12,7 +12,7 @@ from made_tournaments import content, hash_of, lines, names, process, refusal
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.storage import Store
-from finpod.tournament import run_folder, training
+from finpod.tournament import run_folder, scheduler
 from finpod.tournament.run_folder import find, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
@@ -88,8 +88,8 @@ def out(half, tmp_path):
 @pytest.fixture
 def pieces(monkeypatch):
     """The slices that are trained."""
-    noted, run_slice = [], training.run_slice
-    monkeypatch.setattr(training, "run_slice", lambda setup, piece: noted.append(piece) or run_slice(setup, piece))
+    noted, run_slice = [], scheduler.run_slice
+    monkeypatch.setattr(scheduler, "run_slice", lambda setup, piece: noted.append(piece) or run_slice(setup, piece))
     return noted
 
 
@@ -271,7 +271,7 @@ def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out):
 
 @pytest.mark.parametrize("after", ["nothing", "checkpoint", "resume"])
 def test_a_run_that_fails_can_be_gone_on_with_if_something_was_learnt(market, tmp_path, whole, monkeypatch, after):
-    run_slice, count = training.run_slice, []
+    run_slice, count = scheduler.run_slice, []
 
     def fails(setup, piece):
         count.append(piece)
@@ -281,7 +281,7 @@ def test_a_run_that_fails_can_be_gone_on_with_if_something_was_learnt(market, tm
 
     if after == "resume":
         interrupted(market, tmp_path / "tiny", after=0)
-    monkeypatch.setattr(training, "run_slice", fails)
+    monkeypatch.setattr(scheduler, "run_slice", fails)
     assert refusal(run, market, tmp_path / "tiny", resume=after == "resume") == "no such data"
     monkeypatch.undo()
     assert names(tmp_path) == ([] if after == "nothing" else ["tiny.unfinished"])

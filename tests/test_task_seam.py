@@ -22,7 +22,7 @@ from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, Score, Space, require_task
-from finpod.tournament import training
+from finpod.tournament import scheduler
 from finpod.tournament.history import read_history
 from finpod.tournament.run_folder import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
@@ -144,7 +144,7 @@ def test_the_command_trains_reports_and_shows_the_board(cli, toy, tmp_path):
 
 
 def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path, monkeypatch):
-    run_slice, count = training.run_slice, []
+    run_slice, count = scheduler.run_slice, []
 
     def interrupted(setup, piece):
         count.append(piece)
@@ -153,11 +153,11 @@ def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path,
         return run_slice(setup, piece)
 
     size = "--steps 4096 --agents 2 --rounds 1 --keep 1 --device cpu --seed 5 --max-correlation 0.9"
-    monkeypatch.setattr(training, "run_slice", interrupted)
+    monkeypatch.setattr(scheduler, "run_slice", interrupted)
     monkeypatch.chdir(toy.parent)
     begun = CliRunner().invoke(app, f"train toy.py:Toy --out {tmp_path}/strategies/toy {size}".split())
     assert begun.exit_code == 130
-    monkeypatch.setattr(training, "run_slice", run_slice)
+    monkeypatch.setattr(scheduler, "run_slice", run_slice)
     monkeypatch.chdir(tmp_path)  # where no file toy.py lies
     _, recorded = recorded_of("strategies/toy", None)
     assert recorded.metadata["task"] == f"{toy}:Toy"

@@ -15,7 +15,7 @@ from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
 from finpod.tasks import make_stock_task, trading_of
-from finpod.tournament import training
+from finpod.tournament import scheduler
 from finpod.tournament.pod import Pod
 from finpod.tournament.setup import Plan
 from finpod.workers.executor import Pods
@@ -37,13 +37,13 @@ def trained(market, tmp_path_factory):
 @pytest.fixture
 def slices(monkeypatch):
     """Note the setup, settings and checkpoint of every slice that is trained."""
-    noted, run_slice = [], training.run_slice
+    noted, run_slice = [], scheduler.run_slice
 
     def spy(setup, piece):
         noted.append((setup, piece.settings, piece.start))
         return run_slice(setup, piece)
 
-    monkeypatch.setattr(training, "run_slice", spy)
+    monkeypatch.setattr(scheduler, "run_slice", spy)
     return noted
 
 

@@ -18,7 +18,7 @@ from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members, provenance
 from finpod.report.sections import timeline
 from finpod.significance import sharpe_error
-from finpod.tournament import training
+from finpod.tournament import scheduler
 from finpod.walkforward import retraining
 from finpod.walkforward.retraining import walk_forward
 from finpod.walkforward.schedule import schedule
@@ -209,7 +209,7 @@ def test_d01_finished_segments_are_kept_and_gone_on_with(market, done, out, trai
 def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
     size = {"rounds": 2, "end": market.dates[FIRST + 50]}
     whole = run(market, out.with_name("whole") / "wf", **size)
-    slices, run_slice = [], training.run_slice
+    slices, run_slice = [], scheduler.run_slice
 
     def interrupted(*arguments, **named):
         slices.append(arguments)
@@ -217,7 +217,7 @@ def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
             raise KeyboardInterrupt
         return run_slice(*arguments, **named)
 
-    monkeypatch.setattr(training, "run_slice", interrupted)
+    monkeypatch.setattr(scheduler, "run_slice", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(market, out, **size)
     assert run(market, out, **size, resume=True).to_json() == whole.to_json()

@@ -18,7 +18,7 @@ from finpod.market.data import DateLike, MarketData
 from finpod.result import BacktestResult
 from finpod.tournament.log import differences, unfinished
 from finpod.tournament.run_folder import RunFolder
-from finpod.tournament.training import part_of
+from finpod.tournament.scheduler import part_of
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
