@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 from finpod.active import ACTIVE
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
-from finpod.environments import STOCKS, TASKS
+from finpod.environments import STOCKS, TASKS, require_settings
 from finpod.errors import InputError, require_choice, require_number
 from finpod.features.panel import Features, name_of
 from finpod.files import ENSEMBLE, TRAINED, Progress, require_free
@@ -27,6 +27,7 @@ from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.run_folder import RunFolder, find
 from finpod.tournament.scheduler import Watch, run
+from finpod.tournament.selection_bias import SCORES
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
 from finpod.trading.anchors import with_anchor
@@ -42,10 +43,6 @@ EXACT_ENVS = 64
 """Default number of accounts of a learner with the exact gradient."""
 HOLD, ACTION = 5, "tilt"
 """Default sessions between decisions, and default kind of action."""
-SCORE = "information ratio over the baseline on the validation window, net of costs, less its standard error"
-"""Description of the score by which stock agents are ranked."""
-TASK = ("features", "left_out", "trading", "fill", "training_data_hash")
-"""Names of the entries of the stock task in the provenance of an ensemble."""
 
 
 @overload
@@ -117,9 +114,8 @@ def train(
     """
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
-    require_learner(learner, config)
-    pods, checked = pods or Pods(), Plan.steps if steps is None else steps
-    plan = replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed, steps=checked)
+    pods, plan = pods or Pods(), replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed)
+    plan = plan if steps is None else replace(plan, steps=steps)
     if isinstance(task, str) and task != STOCKS:
         require_choice("task", task, TASKS, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
@@ -129,11 +125,11 @@ def train(
     used = "cuda" if pods.gpus else here
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
-    learning = learning_task(task, here, of_market, settings, learner)
+    learning = _learning_task(task, here, of_market, settings, learner, config)
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
-    length = learning.steps if steps is None else steps
-    plans = [replace(plan, steps=length, seed=seed + s) for s in range(seeds)]  # checks every seed
+    plan = replace(plan, steps=learning.steps) if steps is None else plan
+    plans = [replace(plan, seed=seed + s) for s in range(seeds)]  # checks every seed
     shared: dict[str, Any] = {"task": learning, "learner": learner, "device": here, "threads": threads}
     shared["num_envs"] = settings.get("num_envs", learning.num_envs)
     shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
@@ -141,9 +137,9 @@ def train(
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, plans=plans)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
+    if check and pods.ray:
+        require_ray(pods)
     if check:
-        if pods.ray:
-            require_ray(pods)
         return None
     loaded = {} if market is None else market.origin
     entry = _entry(out, storage, features, seeds=[one.seed for one in plans], market=loaded, metadata=metadata)
@@ -153,22 +149,19 @@ def train(
     return run(setups, folder, pods, entry, finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
-def require_learner(name: str, config: Any = None) -> Any:
-    """Return the learner with this name. Raises InputError for an unknown name, and for the config of another learner."""
-    require_choice("learner", name, tuple(LEARNERS))
-    kind: Any = LEARNERS[name]
-    if config is not None and not isinstance(config, kind.Config):
-        raise InputError(
-            f"config is a {type(config).__name__}; learner {name!r} takes {kind.Config.__name__}", argument="config"
-        )
-    return kind
-
-
-def learning_task(
-    task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str
+def _learning_task(
+    task: Any, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any], learner: str, config: Any
 ) -> Task:
-    """Return the task for the arguments of `train`. Raises InputError if the learner needs a gradient that the task lacks."""
-    needs = LEARNERS[learner].needs_gradient
+    """Return the task for the arguments of `train`.
+
+    Raises InputError for an unknown learner, the config of another learner, and a gradient that the task lacks.
+    """
+    require_choice("learner", learner, tuple(LEARNERS))
+    kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
+    if config is not None and not isinstance(config, kind):
+        raise InputError(
+            f"config is a {type(config).__name__}; learner {learner!r} takes {kind.__name__}", argument="config"
+        )
     if not isinstance(task, str):
         learning = _task_without_market(task, of_market, settings)
     else:
@@ -208,9 +201,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
             raise InputError(
                 f"task {learning.name!r} has no market, so {name} has no effect; leave it out", argument=name
             )
-    for name in settings:
-        if name != "num_envs":
-            raise InputError(f"task {learning.name!r} has no setting {name!r}; num_envs is the only one", argument=name)
+    require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning
 
@@ -276,8 +267,8 @@ def _ensemble(
         trials=sum(len(one.board.log) for one in runs),
         provenance={
             **provenance(runs, device),
-            "score": SCORE,
-            **{name: spec[name] for name in TASK},
+            "score": SCORES[task.measure],
+            **{name: spec[name] for name in ("features", "left_out", "trading", "fill", "training_data_hash")},
             **task.market.frequency,
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),

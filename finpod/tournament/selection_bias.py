@@ -14,7 +14,7 @@ from finpod.tournament.leaderboard import Trial
 
 SCORES = {
     "sharpe": "Sharpe ratio on the validation days, net of costs",
-    BOUND: "information ratio over the baseline on the validation days, net of costs, less its standard error",
+    BOUND: "information ratio over the baseline on the validation window, net of costs, less its standard error",
 }
 """Metric by which agents are ranked -> its description. Other metrics are described by their name."""
 FEW = 4
