@@ -27,8 +27,8 @@ RUN = """<script>axe.run(document).then(found => {
 });</script>"""
 CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
             "--disable-background-networking", "--disable-sync", "--virtual-time-budget=20000", "--dump-dom"]  # fmt: skip
-TEXT, SHAPE = 4.5, 3.0
-"""Least contrast of text and of lines and bars (WCAG 2.2, 1.4.3 and 1.4.11)."""
+SHAPE = 3.0
+"""Least contrast of lines and bars (WCAG 2.2, 1.4.11). axe measures that of text."""
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,7 @@ def colours(html, scheme):
     """The colour variables of a scheme: name -> (red, green, blue), 0 to 255."""
     blocks = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
     text = "".join(blocks if scheme == "dark" else blocks[:1])
-    named = {name: tuple(bytes.fromhex(value)) for name, value in re.findall(r"--([\w-]+): #([0-9a-f]{6});", text)}
-    tones = re.findall(r"--(gain|loss): ([\d ]+);", text)
-    return named | {name: tuple(map(int, value.split())) for name, value in tones}
+    return {name: tuple(bytes.fromhex(value)) for name, value in re.findall(r"--([\w-]+): #([0-9a-f]{6});", text)}
 
 
 def contrast(one, other):
@@ -83,26 +81,6 @@ def contrast(one, other):
     ]
     low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
     return (high + 0.05) / (low + 0.05)
-
-
-def over(colour, ground, strength):
-    """A colour of some strength on a ground."""
-    return tuple(strength * top + (1 - strength) * below for top, below in zip(colour, ground, strict=True))
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_charts_and_months_has_contrast(html, scheme):
-    known = colours(html, scheme)
-    for ground in ("page", "card"):
-        assert all(contrast(known[name], known[ground]) >= TEXT for name in ("ink", "muted", "danger", "strategy"))
-    assert contrast(known["caution"], known["caution-page"]) >= TEXT
-    assert contrast(known["danger"], known["danger-page"]) >= TEXT
-    assert contrast(known["card"], known["danger"]) >= TEXT  # letters of a red badge
-    for tone in ("danger", "test"):  # names of windows stand on their own shade
-        assert contrast(known[tone], over(known[tone], known["card"], 0.1)) >= TEXT
-    depths = [float(depth) for depth in re.findall(r"rgb\(var\(--(?:gain|loss)\) / ([\d.]+)\)", html)]
-    for tone in ("gain", "loss"):
-        assert contrast(known["ink"], over(known[tone], known["card"], max(depths))) >= TEXT
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,6 +1,5 @@
 """Figures of an account relative to its baseline, and selection by them."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -79,21 +78,7 @@ def test_ranks_share_ties_and_leave_out_what_is_missing():
     assert count.tolist() == [3, 4]
 
 
-def test_agents_close_to_their_baseline_are_named_in_one_line():
-    line = {"agent": "0-1", "window": "validation", "excess": 0.0, "information_ratio": 0.1, "tracking_error": 0.0025,
-            "effective_names": 98.9, "rank_correlation": math.nan, "turnover": 4.0}  # fmt: skip
-    far = {**line, "agent": "0-2", "tracking_error": 0.03}
-    assert near_baseline([line, far, {**far, "window": "training", "tracking_error": 0.001}]) == ["0-1"]
-    assert near_baseline([far]) == []
-
-
-def test_the_figures_of_training_and_validation_travel_with_a_policy(task):
-    policy = task.policy({"hidden": 8}, torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        policy.out.weight.normal_(0, 1, generator=torch.Generator().manual_seed(3))
-    for window in (task.train, task.validation):
-        metrics = task.score_of(task.play(policy, window), window).metrics
-        assert metrics["tracking_error"] > 0
-        assert -1 <= metrics["rank_correlation"] <= 1
-        assert metrics["turnover"] > 0
-    assert dataclasses.replace(task).score(policy).metrics == task.score(policy).metrics
+def test_agents_close_to_their_baseline_are_named():
+    near = {"agent": "0-1", "window": "validation", "tracking_error": 0.0025}
+    far = {"agent": "0-2", "window": "validation", "tracking_error": 0.03}
+    assert near_baseline([near, far, {**far, "window": "training", "tracking_error": 0.001}]) == ["0-1"]

@@ -7,7 +7,7 @@ from made_markets import random_market
 from made_strategies import Holds, does
 
 import finpod
-from finpod.backtesting.sentences import audit_outcome, doubt, luck_sentence, verdict_lines
+from finpod.backtesting.sentences import audit_outcome, doubt, verdict_lines
 from finpod.records import Severity
 from finpod.rules import Momentum
 from finpod.strategy import Strategy, top_k
@@ -60,7 +60,7 @@ def test_the_outcome_of_the_audit_is_in_warnings_verdicts_and_text(market, tmp_p
         warnings = [one.data for one in one.warnings if one.code in ("look_ahead", "not_audited")]
         assert [data.get("severity", data.get("reason")) for data in warnings] == told
         assert (doubt(one.audit) == "") == (passed is True)
-        assert all(line.endswith(doubt(one.audit)) for line in filter(None, [*verdict_lines(one), luck_sentence(one)]))
+        assert all(line.endswith(doubt(one.audit)) for line in verdict_lines(one))
         assert audit_outcome(one.audit) in str(one)
 
 

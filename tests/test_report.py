@@ -1,6 +1,7 @@
 """The HTML report: complete, offline, searchable, for any result of a backtest."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -10,18 +11,24 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from made_results import examined, make_result, trained
+from made_markets import intraday_market
+from made_results import examined, made_intervals, make_result, trained
 
+from finpod.backtesting.engine import backtest
+from finpod.backtesting.result_io import load_result
 from finpod.backtesting.text import headline
 from finpod.errors import InputError
+from finpod.evidence.attribution import flags
 from finpod.figures import percent, ratio
+from finpod.measures import metrics, relative
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
-from finpod.report.charts import CHARTS
+from finpod.report.charts import BANDS, CHARTS
 from finpod.report.pages import write_page
-from finpod.report.provenance import provenance
-from finpod.report.sections import render, timeline, warnings_of
+from finpod.report.sections import places, ranked, render, warnings_of
 from finpod.report.svg import draw
+from finpod.rules import EqualWeight
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "source"}
 
@@ -58,9 +65,12 @@ def few_resamples():
         yield
 
 
+SMALL = {"days": 60, "names": 4, "randoms": 5}
+
+
 @pytest.fixture(scope="module")
 def result():
-    return trained()
+    return examined(days=300, names=12, randoms=40)
 
 
 @pytest.fixture(scope="module")
@@ -159,14 +169,6 @@ def test_e05_a23_missing_benchmark_days_render(missing):
     assert chart(replace(result, equal_weight_equity=result.equity * np.nan), "relative").svg == ""
 
 
-def test_weeks_begin_on_monday():
-    """Sixteen weeks of 1 % and 3 % a day in turn: the middle of the two, which no other cut gives."""
-    daily = np.tile(np.repeat([1.01, 1.03], 5), 8)
-    result = make_result(100 * np.cumprod(np.append(1, daily)), start="2016-12-30")
-    weekly = (1.01**5 + 1.03**5) / 2 - 1
-    assert f" 2.00%, {percent(weekly)}, " in chart(result, "quantiles").alt
-
-
 def test_names_are_escaped_everywhere():
     evil = "<script>alert('x')</script>$x_$"
     base = examined(days=60, names=4, randoms=4)
@@ -191,24 +193,10 @@ def test_names_are_escaped_everywhere():
     assert Page(html).text.count(evil) > 25
 
 
-def test_windows_are_bars_in_rows_in_which_none_hides_another():
-    windows = {"train": ("2016-01-04", "2016-12-30"), "validation": ("2017-01-03", "2017-02-01")}
-    inside = trained(days=60, in_sample=True, trained_until="2017-02-01", windows=windows)
-    names = [[[bar["name"] for bar in row] for row in timeline(each)] for each in (inside, trained(days=60))]
-    assert names == [[["train", "validation"], ["backtest"]], [["train", "validation", "test"]]]
-    assert all(0 <= bar["left"] <= 99.5 for bar in timeline(trained(days=1))[0])
-    spans = {f"{kind} {i}": (f"201{i}-01-01", f"201{i}-06-30") for i in range(1, 6) for kind in ("train", "validation")}
-    legend = re.findall(r"([\w ]*train windows?), (\S+) to", render(trained(days=60, windows=spans)))
-    assert legend == [("5 train windows", "2011-01-01")]
-
-
 def test_windows_inside_the_backtest_are_bounded_on_the_chart():
     windows = {"train": ("2017-01-03", "2017-02-01"), "validation": ("2017-02-02", "2017-02-20")}
     equity = chart(trained(days=60, in_sample=True, trained_until="2017-02-20", windows=windows), "equity").svg
     assert re.findall(r"(\w+) window</text>", equity) == ["train", "validation", "test"]
-    edges = [float(x) for x in re.findall(r'd="M (\S+) [^"]*"[^>]*stroke-dasharray', equity)]
-    assert len(edges) == 4  # the ends of train and validation, the starts of validation and test
-    assert edges == sorted(edges)  # equal results give equal bytes
     assert "stroke-dasharray" not in chart(trained(days=60), "equity").svg
 
 
@@ -220,19 +208,6 @@ def test_in_sample_is_said_in_red_once():
     assert len(warnings_of(replace(result, warnings=(ResultWarning("in_sample"),)))) == 1
 
 
-def test_provenance_writes_values_in_words():
-    coverage = {str(year): 0.5 for year in range(2000, 2010)}
-    manifest = {"survivorship": True, "versions": {"numpy": "2", "finpod": "1"}, "coverage": coverage, "missing": []}
-    agent = {"seeds": [0, 1, 2], "cash": 1e6, "rate": 3e-4, "of": {"a": 1, "b": "x" * 500}, "note": ""}
-    groups = {title: dict(rows) for title, rows in provenance(make_result(days=20, manifest=manifest, agent=agent))}
-    data, texts = groups["Data"], groups["Agent"]
-    assert data["Coverage"].startswith("2000: 0.5, 2001: 0.5")
-    assert data["Made with"] == "finpod 1, numpy 2"
-    assert (len(data), "yes" in data.values()) == (5, True)
-    assert texts.pop("Of: B").endswith("x… (500 characters)")
-    assert texts == {"Cash": "1,000,000", "Of: A": "1", "Rate": "0.0003", "Seeds": "0, 1, 2"}
-
-
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     path = make_result(days=30).report(tmp_path / "new" / "made.html")
     assert path.read_text().startswith("<!doctype html>")
@@ -241,3 +216,95 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(InputError, match="cannot write"):
         write_page(lambda: "", path / "made.html")
     assert [item.name for item in path.parent.iterdir()] == ["made.html"]
+
+
+# --- evidence
+
+
+def test_what_was_not_run_is_left_out_and_named(html):
+    bare, partial = render(make_result(days=40)), render(examined(**SMALL, capacity={}))
+    absent = {anchor for anchor in ("baselines", "costs") if f'<h2 id="{anchor}">' not in bare}
+    assert absent == {"baselines", "costs"}
+    assert [page.count("Not computed for this result") for page in (html, partial, bare)] == [0, 1, 1]
+    assert "Not computed for this result: other sizes." in " ".join(partial.split())
+    assert chart(make_result(days=40), "fan") is None
+
+
+def test_the_audit_is_a_line_if_passed_and_a_red_box_if_not(html):
+    assert "Looks ahead" not in html
+    days = {"largest_on": "2024-01-05", "days": 1, "checked": 1}
+    changed = Finding("cut", Severity.LOOKS_AHEAD, "decisions", "2024-01-05", "<b>", size=0.5, data=days)
+    outcomes = {
+        '<span class="badge red">Looks ahead</span>.*<div class="failed">.*&lt;b&gt; on 2024-01-05 changes by 0.5': Audit(
+            False, (changed,), ("2024-01-05",)
+        ),
+        '<span class="badge">Not audited</span>.*<div class="doubtful">.*it hung': Audit(None, reason="failed", note="it hung"),
+    }  # fmt: skip
+    for pattern, audit in outcomes.items():
+        assert re.search(pattern, render(make_result(days=30, audit=audit)), re.DOTALL), pattern
+
+
+def test_places_are_percent_of_a_line_that_holds_zero():
+    at = places(pd.DataFrame({"low": [-2.0, math.nan], "estimate": [0.5, 1.0], "high": [8.0, math.inf]}))
+    np.testing.assert_array_equal(at, [[5.4, 27.7, 94.6, 23.2], [math.nan, 32.1, math.nan, 23.2]])
+    assert places(pd.DataFrame({"low": [0.0], "high": [0.0]})).to_numpy().tolist() == [[50.0] * 3]
+
+
+def test_rules_are_ranked_by_sharpe_and_the_strategy_stands_out(result, html):
+    rows = {row["name"]: row for row in ranked(result)}
+    curves = {"first": result.equity, "QQQ": result.benchmark_equity, "equal weight": result.equal_weight_equity}
+    curves |= result.baselines
+    own = {name: metrics(curve.to_numpy()) for name, curve in curves.items()}
+    assert [*rows] == sorted(own, key=lambda name: own[name].sharpe, reverse=True)
+    assert all(rows[name]["metrics"] == own[name] for name in own)
+    for name, curve in curves.items():
+        assert rows[name]["excess"] == relative(curve.to_numpy(), result.benchmark_equity.to_numpy()).excess
+    row = re.search(r'<tr class="own"><th scope="row">first</th>(.*?)</tr>', html)[1]
+    assert f"<td>{ratio(result.metrics.sharpe)}</td>" in row  # A30: the same figure everywhere
+    assert f"<td>{percent(result.relative.excess)}</td>" in row
+    assert "equal weight" not in {each["name"] for each in ranked(replace(result, equal_weight_equity=result.equity))}
+    assert ranked(replace(result, baselines={})) == []
+
+
+def test_sweeps_read_back_from_disk_may_hold_nulls():
+    nothing = {"cagr": None, "sharpe": None, "rank": None}
+    sweep = {0.0: {"first": nothing}, 5.0: {"other": {"cagr": None, "sharpe": 1.0, "rank": 1}}}
+    assert "<td>n/a</td><td>1.00 (1)</td>" in render(trained(days=20, cost_sweep=sweep))
+
+
+def test_random_portfolios_say_where_the_strategy_ends(result, html):
+    drawn = chart(result, "fan")
+    ends = np.quantile(result.fan.iloc[-1] / result.equity.iloc[0] - 1, BANDS)
+    figures = [percent(value) for value in (result.metrics.total_return, ends[1], ends[3], ends[0], ends[4])]
+    assert re.findall(r"-?[\d.]+%", drawn.alt) == figures
+    assert drawn.alt in html
+    assert "40 random portfolios: median, bands of 50 % and 90 %" in Page(html).text
+    ruined = examined(**SMALL).fan.copy()
+    ruined.iloc[30:, 0], ruined.iloc[10:, 1] = 0.0, np.nan
+    assert "Of 3 random" in chart(examined(**SMALL, fan=ruined), "fan").alt
+    assert chart(examined(**SMALL, fan=ruined.iloc[:, :2]), "fan").svg == ""
+
+
+def test_an_account_that_never_traded_has_few_facts():
+    base = make_result([1000.0] * 30)
+    idle = replace(base, weights=base.weights * 0, trades=base.trades.iloc[:0], turnover=base.turnover * 0)
+    html = render(idle)
+    facts = re.findall(r'<dt>([^<]*)</dt><dd class="big">', html.split('class="answers facts"')[1])
+    assert facts == ["Beta with QQQ", "Beta with equal weight", "Invested"]
+    assert html.count("No asset was ever held.") == 2
+    assert ResultWarning("never_traded") in warnings_of(idle)
+    assert warnings_of(replace(idle, warnings=flags(idle))) == warnings_of(idle)
+
+
+def test_equal_results_give_equal_bytes_through_disk(result, html, tmp_path):
+    result.save(tmp_path / "run")
+    again = load_result(tmp_path / "run")
+    vars(again)["_intervals"] = made_intervals()
+    assert render(again) == html
+
+
+def test_intraday_results_are_drawn_by_session():
+    result = backtest(EqualWeight(), intraday_market())
+    html = render(result)
+    assert percent(result.metrics.total_return) in html
+    assert all(chart(result.by_session(), name).svg in html for name in ("equity", "turnover"))

@@ -10,7 +10,7 @@ import pytest
 from made_results import make_result
 
 import finpod
-from finpod.backtesting.sentences import luck_sentence, verdict_lines
+from finpod.backtesting.sentences import verdict_lines
 from finpod.errors import InputError
 from finpod.evidence import skill
 from finpod.evidence.skill import (
@@ -163,7 +163,7 @@ def test_what_the_search_measured_is_taken_from_it():
 def test_sentences_hold_the_digits_of_the_evidence():
     result = against(0.0008)
     own, bench = verdict_lines(result)
-    for said, key in ((own, ANCHOR), (bench, BENCHMARK), (luck_sentence(result), ANCHOR)):
+    for said, key in ((own, ANCHOR), (bench, BENCHMARK)):
         span = evidence(result)["intervals"][key]["cagr"]
         assert all(f"{100 * span[end]:+.1f}" in said for end in ("estimate", "low", "high"))
     chosen = replace(result, benchmark_equity=result.equal_weight_equity, manifest={"survivorship": True})
@@ -185,7 +185,7 @@ def test_the_share_of_random_portfolios_that_are_beaten():
 def test_what_is_too_short_ruined_or_equal_has_no_intervals():
     short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
     found = evidence(short)
-    assert (found["intervals"], luck_sentence(short), verdicts(short)) == ({}, "", ())
+    assert (found["intervals"], verdicts(short)) == ({}, ())
     keys = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
     assert np.isnan([found[key] for key in (*keys, "minimum_years", "minimum_active_years")]).all()
     equity = np.concatenate([np.linspace(1e6, 0, 100), np.zeros(200)])

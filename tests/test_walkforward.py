@@ -16,7 +16,6 @@ from finpod.errors import CheckpointError, InputError, StrategyError
 from finpod.lookahead.audit import audit
 from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members, provenance
-from finpod.report.sections import timeline
 from finpod.significance import sharpe_error
 from finpod.tournament import scheduler
 from finpod.walkforward import retraining
@@ -160,7 +159,6 @@ def test_the_report_shows_the_segments_and_all_their_windows(done):
     assert list(done.result.windows) == [f"{what} {i}" for i in range(1, 5) for what in ("train", "validation")]
     table = dict(members(done.result))["Segments"]
     assert [row[0] for row in table.rows] == [line["agent"] for line in done.result.agent["segments"]]
-    assert [bar["name"] for row in timeline(done.result) for bar in row].count("validation 4") == 1
     assert dict(dict(provenance(done.result))["Agent"])["Walk forward: Segments"] == "4"
 
 

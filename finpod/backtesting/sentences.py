@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
 
-from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, evidence, verdicts
+from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, verdicts
 from finpod.figures import plural
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.result import BacktestResult
@@ -256,18 +256,6 @@ def verdict_lines(result: BacktestResult) -> list[str]:
         span = _span(verdict, result.candidates)
         lines.append(f"Excess over {names[verdict.over]}: {span}; {LUCK[verdict.code]}{but}{doubt(result.audit)}")
     return lines
-
-
-def luck_sentence(result: BacktestResult) -> str:
-    """Return a sentence on the growth over the anchor and its deflated Sharpe ratio; empty if there is no interval."""
-    verdict = next((one for one in verdicts(result) if one.over == ANCHOR), None)
-    deflated = evidence(result)["deflated_active_sharpe"]
-    if verdict is None or math.isnan(deflated):
-        return ""
-    return (
-        f"Growth over {anchor_name(result)} is {_span(verdict, result.candidates)}, and the chance that "
-        f"{lead(result.candidates)} is {100 * deflated:.0f} %; {LUCK[verdict.code]}{doubt(result.audit)}"
-    )
 
 
 def _span(verdict: Verdict, candidates: int) -> str:

@@ -16,12 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.dates import datestr2num
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from finpod.backtesting.text import columns
-from finpod.figures import amount, percent, ratio
+from finpod.figures import percent, ratio
 from finpod.measures import Array, drawdowns, period_returns, rolling_sharpe, rolling_volatility, simple_returns
 from finpod.periods import session_dates
 from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
-from finpod.result import BacktestResult, Sweep
+from finpod.result import BacktestResult
 
 HALF_YEAR = 126
 """Number of returns in a rolling window. It is halved for histories of less than a year."""
@@ -153,22 +152,6 @@ def _turnover(result: BacktestResult) -> Shown:
     return Shown(alt, days, bars, width, note=f" by {unit}")
 
 
-def _sweep(result: BacktestResult, sweep: Sweep, label: Callable[[float], str]) -> Shown | str | None:
-    """Return the CAGR of each strategy at each fee or size. The steps are equally spaced."""
-    if not sweep:
-        return None
-    names = sorted({name for at in sweep.values() for name in at})
-    growth = {name: np.array([at.get(name, {}).get("cagr") for at in sweep.values()], dtype=float) for name in names}
-    if not any(np.isfinite(line).any() for line in growth.values()):
-        return "The CAGR is undefined."
-    keys = {name: key.replace("_", "-") for key, name in columns(result).items()}
-    lines = [Line(keys.get(name, "random"), line) for name, line in growth.items()]
-    strategy = growth.get(result.strategy, np.array([np.nan]))
-    ends = f"from {percent(strategy[0])} to {percent(strategy[-1])}" if np.isfinite(strategy).all() else "n/a"
-    alt = f"CAGR of the strategy {ends} over the steps. The table has the Sharpe ratios."
-    return Shown(alt, [label(step) for step in sweep], lines)
-
-
 def _months(result: BacktestResult) -> Shown | str:
     """Return a histogram of monthly returns, drawn by pyfolio."""
     periods, values = period_returns(result.equity, result.equity.index, "month")
@@ -201,31 +184,6 @@ def _months(result: BacktestResult) -> Shown | str:
     )
 
 
-def _quantiles(result: BacktestResult) -> Shown | str:
-    """Return box plots of daily, weekly (from Monday) and monthly returns. pyfolio's own plot is much slower."""
-    months = period_returns(result.equity, result.equity.index, "month")[1]
-    if len(months) < FEWEST_MONTHS:
-        return f"There are fewer than {FEWEST_MONTHS} months of returns."
-    week = (session_dates(result.returns.index).astype(np.int64) + 3) // 7
-    weeks = np.multiply.reduceat(1 + result.returns.to_numpy(), np.flatnonzero(np.diff(week, prepend=-1))) - 1
-    samples = [result.returns.to_numpy(), weeks, months]
-    ink = {"color": PALETTE["ink"], "linewidth": 0.9}
-    style: dict[str, Any] = {
-        "boxprops": {"facecolor": PALETTE["strategy"], "edgecolor": PALETTE["ink"], "alpha": 0.55, "linewidth": 0.6},
-        "flierprops": {"markersize": 2.5, "markeredgecolor": PALETTE["muted"], "markeredgewidth": 0.6},
-    } | dict.fromkeys(("medianprops", "whiskerprops", "capprops"), ink)
-
-    def paint(axes: Axes) -> None:
-        axes.boxplot(samples, widths=0.6, patch_artist=True, **style)
-        axes.set_xticks([1, 2, 3], ["Daily", "Weekly", "Monthly"])
-
-    middles = ", ".join(percent(float(np.median(sample))) for sample in samples)
-    alt = (
-        f"Box plots: quartiles, whiskers of at most 1.5 interquartile ranges, and outliers. The medians are {middles}."
-    )
-    return Shown(alt, paint=paint)
-
-
 CHARTS = (
     Spec("equity", "Value of the account (log scale)", _equity, "log", wide=True, height=3.2),
     Spec("drawdown", "Drawdown", _drawdown, wide=True, height=1.9, fill=True, limits=(None, 0)),
@@ -242,9 +200,6 @@ CHARTS = (
     Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
     Spec("turnover", "Turnover", _turnover, "times", limits=(0, None)),
     Spec("months", "Distribution of monthly returns (dashed: mean)", _months, "plain"),
-    Spec("quantiles", "Distribution of daily, weekly and monthly returns", _quantiles),
     Spec("fan", "Relative to the median random portfolio", _random, wide=True, height=2.6, zero="random"),
-    Spec("fees", "CAGR by fee a side", lambda it: _sweep(it, it.cost_sweep, lambda fee: f"{fee:g} bps")),
-    Spec("sizes", "CAGR by size of the account", lambda it: _sweep(it, it.capacity, amount)),
 )
 """The charts of a backtest."""

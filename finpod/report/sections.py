@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from finpod.backtesting.sentences import anchor_name, hurdle, lead, luck_sentence, verdict_lines, warning_sentence
+from finpod.backtesting.sentences import anchor_name, hurdle, lead, verdict_lines, warning_sentence
 from finpod.backtesting.text import columns, headline, spread_note
 from finpod.evidence.attribution import attribute, flags
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
@@ -51,34 +51,6 @@ def _warnings(result: BacktestResult) -> dict[str, Any]:
     return {"notes_of_result": [(sentence(warning_sentence(each)), each.grave) for each in warnings_of(result)]}
 
 
-def timeline(result: BacktestResult) -> list[list[dict[str, Any]]]:
-    """Return training, validation and test windows as rows of bars: name, first and last day, left end and width in percent.
-
-    Windows that overlap are in different rows.
-    """
-    days = session_dates(result.equity.index)
-    spans = sorted((np.datetime64(first), np.datetime64(last), name) for name, (first, last) in result.windows.items())
-    spans.append((days[0], days[-1], "test" if result.trained_until and not result.in_sample else "backtest"))
-    origin, end = min(first for first, *_ in spans), max(last for _, last, _ in spans)
-    length = max(end - origin, np.timedelta64(1, "D"))
-    rows: list[list[dict[str, Any]]] = []
-    for first, last, name in spans:
-        left, width = min(100 * float((first - origin) / length), 99.5), max(100 * float((last - first) / length), 0.5)
-        row = next((row for row in rows if row[-1]["last"] < str(first)), None)
-        if row is None:
-            rows.append(row := [])
-        row.append({"name": name, "first": str(first), "last": str(last), "left": left, "width": width})
-    return rows
-
-
-def _performance(result: BacktestResult) -> dict[str, Any]:
-    """Return the windows, and one legend entry for each kind. Retraining has many windows of a kind."""
-    rows = timeline(result)
-    bars = pd.DataFrame([bar for row in rows for bar in row])
-    kinds = bars.groupby(bars["name"].str.split().str[0], sort=False)
-    return {"timeline": rows, "kinds": kinds.agg(number=("name", "size"), first=("first", "min"), last=("last", "max"))}
-
-
 def _significance(result: BacktestResult) -> dict[str, Any] | None:
     """Return intervals by measure, and probabilities; None if the history is too short for any."""
     odds = evidence(result)
@@ -92,7 +64,6 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
     if not any(spans.values()) and not has_answers:
         return None
     return {
-        "sentence": luck_sentence(result),
         "spans": spans,
         "has_answers": has_answers,
         "odds": odds,
@@ -226,7 +197,7 @@ LAYOUT = Layout(
         Section("tiles", "Key figures"),
     ),
     sections=(
-        Section("performance", "Performance", _performance, "second"),
+        Section("performance", "Performance", style="second"),
         Section("figures", "Headline figures", lambda result: {"headline": headline(result)}, "first"),
         Section("significance", "Statistical significance", _significance),
         Section("baselines", "Baseline strategies", _baselines),
