@@ -80,11 +80,11 @@ def figure(value: float | None, kind: Kind) -> str:
     return WRITE[kind](value)
 
 
-def amount(size: float) -> str:
-    """Return a round amount of money: 1e6 becomes '$1M'."""
-    units = ((1e9, "B"), (1e6, "M"), (1e3, "K"))
-    scale, unit = next((each for each in units if size >= each[0]), (1.0, ""))
-    return f"${size / scale:g}{unit}"
+def short_amount(value: float) -> str:
+    """Return an amount in short form: 1,250,000 becomes 1.25M, NaN becomes n/a."""
+    units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
+    scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
+    return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"
 
 
 def plural(number: int, noun: str) -> str:

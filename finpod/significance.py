@@ -200,11 +200,6 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
     return math.nan if math.isnan(above) else NormalDist().cdf(above)
 
 
-def deflated_sharpe(returns: Array, trials: int, sd: float, *, periods_per_year: float = 252) -> float:
-    """Return `probabilistic_sharpe` with the `expected_best` yearly Sharpe ratio of `trials` without skill as benchmark."""
-    return probabilistic_sharpe(returns, expected_best(trials, sd), periods_per_year=periods_per_year)
-
-
 def minimum_length(
     returns: Array, benchmark: float = 0.0, *, level: float = 0.95, periods_per_year: float = 252
 ) -> float:

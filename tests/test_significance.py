@@ -14,7 +14,6 @@ from finpod.significance import (
     _figures,
     _stationary,
     block_length,
-    deflated_sharpe,
     expected_best,
     intervals,
     minimum_length,
@@ -41,9 +40,6 @@ def test_the_probabilistic_sharpe_of_normal_returns():
     assert math.isnan(probabilistic_sharpe(np.array([0.01, 0.02])))
     crash, mirrored = (np.append(steps, steps.mean() + jump) for jump in (-0.12, 0.12))
     assert probabilistic_sharpe(crash) < probabilistic_sharpe(mirrored)
-    deflated = [deflated_sharpe(steps, trials, 0.5) for trials in (1, 10, 100, 1000)]
-    assert deflated == sorted(deflated, reverse=True)
-    assert deflated[0] == probabilistic_sharpe(steps)
 
 
 TWO_VALUES = np.array([0.03, -0.01, 0.03, -0.01])

@@ -105,10 +105,6 @@ class RandomPortfolios(NamedTuple):
 
     equity: pd.DataFrame
     """[n + 1, R] equity at each close. It has no rows if there are no portfolios."""
-    turnover: Array
-    """[R] mean of traded notional / equity over the sessions. It matches that of the account as far as possible."""
-    effective_names: Array
-    """[R] effective number of assets: mean of 1 / (sum of squared invested shares), over the closes with positions."""
     reason: str = ""
     """Why there are no portfolios: "intraday", "never_traded" or "one_asset". Empty if there are portfolios."""
 
@@ -130,20 +126,21 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
         ("one_asset", eligible.max(initial=0) < 2),
     ):
         if holds:
-            return RandomPortfolios(pd.DataFrame(), np.empty(0), np.empty(0), reason)
-    spreads = _spread_table(int(np.median(eligible[eligible > 1])))
+            return RandomPortfolios(pd.DataFrame(), reason)
     size = max(HELD_AT_ONCE // path.shares.numel(), 1)
-    parts = []
-    for first in range(0, count, size):
-        accounts = min(size, count - first)
-        decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, first]))
-        drawn = simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
-        effective = np.ma.masked_invalid(concentration(drawn, window)[1]).mean(axis=0).filled(np.nan)
-        parts.append((drawn.equity.numpy(), drawn.turnover.numpy().mean(axis=0), effective))
-    equity, turnover, effective = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
+    groups = [(first, min(size, count - first)) for first in range(0, count, size)]
+    equity = [drawn(path, window, terms, accounts, first).equity.numpy() for first, accounts in groups]
     dates = pd.DatetimeIndex(window.dates, name="date")
-    table = pd.DataFrame(equity, dates, [f"random {r + 1}" for r in range(count)])
-    return RandomPortfolios(table, turnover, effective)
+    return RandomPortfolios(pd.DataFrame(np.hstack(equity), dates, [f"random {r + 1}" for r in range(count)]))
+
+
+def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:
+    """Return the path of so many random portfolios of an account."""
+    rows = window.decision_rows[path.turnover.numpy() > 0]
+    eligible = (window.execution.member & window.execution.has_bar).numpy()[rows].sum(axis=1)
+    spreads = _spread_table(int(np.median(eligible[eligible > 1])))
+    decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, seed]))
+    return simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
 
 
 def turned(

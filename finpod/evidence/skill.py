@@ -21,7 +21,6 @@ from finpod.measures import Array, metrics, simple_returns
 from finpod.result import BacktestResult
 from finpod.significance import (
     Interval,
-    deflated_sharpe,
     expected_best,
     intervals,
     minimum_length,
@@ -227,7 +226,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
         excess = active = np.empty(0)
     return {
         "probabilistic_sharpe": probabilistic_sharpe(excess, periods_per_year=periods),
-        "deflated_sharpe": deflated_sharpe(excess, candidates, deviation, periods_per_year=periods),
+        "deflated_sharpe": probabilistic_sharpe(excess, best, periods_per_year=periods),
         "deflated_active_sharpe": probabilistic_sharpe(active, periods_per_year=periods) ** candidates,
         "expected_best": best,
         "trial_sd": deviation,

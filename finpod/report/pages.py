@@ -17,10 +17,10 @@ from finpod.backtesting.sentences import anchor_name, audit_outcome, event_sente
 from finpod.backtesting.text import TURNOVER, describe_terms, short_note
 from finpod.errors import ReportWarning, first_line
 from finpod.evidence.assemble import benchmark_cover
-from finpod.figures import amount, count, figure, money, percent, plural, ratio, times
+from finpod.figures import count, figure, money, percent, plural, ratio, short_amount, times
 from finpod.files import refuse_existing, versions, write_text
 from finpod.periods import describe, yearly_note
-from finpod.report.svg import Chart, Spec, draw, short_amount
+from finpod.report.svg import Chart, Spec, draw
 
 LONGEST = 200
 """Most characters of an error message in a page."""
@@ -136,7 +136,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-_FIGURES = (percent, ratio, money, times, count, figure, amount, short_amount, plural)
+_FIGURES = (percent, ratio, money, times, count, figure, short_amount, plural)
 FILTERS: dict[str, Callable[..., Any]] = {
     **{write.__name__: write for write in (*_FIGURES, years, estimate, duration, sentence, words)},
     "moment": lambda seconds: f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}",

@@ -7,7 +7,6 @@ are made without pyplot: no display is needed, and no figure stays open.
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from finpod.figures import short_amount
 from finpod.measures import Array
 
 PALETTE = {
@@ -193,10 +193,3 @@ def to_svg(figure: Figure, name: str) -> Markup:
     for key, colour in PALETTE.items():
         svg = svg.replace(colour, f"var(--{key})")
     return Markup(svg)  # safe: it contains no text that a user could choose
-
-
-def short_amount(value: float) -> str:
-    """Return an amount in short form: 1,250,000 becomes 1.25M, NaN becomes n/a."""
-    units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-    scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
-    return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"

@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from finpod.figures import short_amount
 from finpod.measures import Array
-from finpod.report.svg import PALETTE, Chart, Shown, Spec, new_figure, short_amount, to_svg
+from finpod.report.svg import PALETTE, Chart, Shown, Spec, new_figure, to_svg
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import ranked
 from finpod.tournament.selection_bias import SelectionBias, luck
