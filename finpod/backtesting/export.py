@@ -82,14 +82,9 @@ def export(
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
         for name, table in tables.items():
             getattr(pd.DataFrame(table), f"to_{format}")(fresh / f"{name}.{format}")
-        days = result.equity.index
         description = {
             "strategy": result.strategy,
-            "benchmark": result.benchmark,
-            "start": f"{days[0]:%Y-%m-%d}",
-            "end": f"{days[-1]:%Y-%m-%d}",
             "data_hash": result.data_hash,
-            "in_sample": result.in_sample,
             "periods_per_year": result.sessions_per_year,
             "warnings": records(result.warnings),
             "notes": series.notes,
