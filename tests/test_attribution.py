@@ -107,10 +107,8 @@ def test_hit_rates_leave_days_out_on_which_nothing_moved():
     found = attribute(make_result(curve, equal_weight_equity=still))
     assert (found.rising_days, found.winning_days) == (0.75, 0.75)
     result = make_result(days=300)
-    found = attribute(result)
-    for explained, other in ((found.explained, "benchmark"), (found.equal_weight_explained, "equal_weight")):
-        steps = getattr(result, f"{other}_equity").pct_change()
-        assert explained == pytest.approx(result.equity.pct_change().corr(steps) ** 2)
+    steps = result.benchmark_equity.pct_change()
+    assert attribute(result).explained == pytest.approx(result.equity.pct_change().corr(steps) ** 2)
 
 
 def test_months_and_the_worst_of_them():

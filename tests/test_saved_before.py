@@ -26,10 +26,7 @@ def test_a_trained_folder_loads_and_decides():
     ensemble = finpod.load_strategy(SAVED / "ensemble")
     market = saved_market()
     result = finpod.backtest(ensemble, market, start=market.dates[VALIDATED], examine=False)
-    assert len(ensemble.alone) == 2
-    assert ensemble.trials == 4
-    assert result.equity.iloc[0] == 1e6
-    assert (result.trades["kind"] == "fill").sum() > 10
+    assert (len(ensemble.alone), ensemble.trials) == (2, 4)
     before = pd.read_csv(SAVED / "result" / "returns.csv", index_col=0)["equity"]
     np.testing.assert_allclose(result.equity.to_numpy(), before.to_numpy(), rtol=1e-6)
 

@@ -91,10 +91,9 @@ def by_loops(table, splits):
     return np.mean(below)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_all_combinations_at_once_are_those_one_by_one(seed):
+def test_all_combinations_at_once_are_those_one_by_one():
     """Rows that do not divide by the blocks, an account that never moves and one that stops moving."""
-    table = np.random.default_rng(seed).normal(0.0002, 0.01, (83, 7))
+    table = np.random.default_rng(0).normal(0.0002, 0.01, (83, 7))
     table[:, 2], table[40:, 4] = 0.001, 0.0
     assert overfitting(table, splits=6) == pytest.approx(by_loops(table, 6))
 
