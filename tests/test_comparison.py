@@ -65,7 +65,7 @@ def test_a_run_that_is_not_cut_keeps_its_own_figures(three):
         }
         assert figures == pytest.approx(expected, rel=1e-12)
     assert three.rival_figures["QQQ"]["sharpe"] == pytest.approx(own.benchmark_metrics.sharpe, rel=1e-9)
-    assert (three.notes, three.unfair) == ((), {})
+    assert (three.notes, notes_of(three)) == ((), [])
 
 
 def test_a28_all_start_anew_at_the_first_common_close():

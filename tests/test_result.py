@@ -142,6 +142,8 @@ def test_a14_after_ruin_everything_is_finite():
     assert (result.metrics.total_return, result.metrics.cagr, result.metrics.max_drawdown) == (-1, -1, -1)
     assert np.isfinite(result.weights).all().all()
     assert result.cash_weight.iloc[-1] == 0
+    assert result.warnings[0].code == "ruined"
+    assert f"ruined on {market.dates[3]!s:.10}" in str(result)
 
 
 def test_d24_each_variant_is_run_alone_on_the_same_terms(tmp_path):

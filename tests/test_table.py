@@ -60,12 +60,6 @@ def test_a11_a13_short_histories_are_starred():
     assert [row(flat, f"{label} *")[0] for label in ("Sharpe", "Calmar", "Volatility")] == ["n/a", "n/a", "0.00%"]
 
 
-def test_a14_the_day_of_ruin_is_named():
-    result = make_result([100.0, 110.0, 0.0, 0.0])
-    assert result.ruined_on == f"{result.equity.index[2]:%Y-%m-%d}"
-    assert f"RUINED on {result.ruined_on}" in str(result)
-
-
 def test_a23_the_benchmark_may_miss_days():
     benchmark = pd.Series([400, 404, math.nan, 412.08], pd.bdate_range("2017-01-03", periods=4))
     text = str(make_result([100, 101, 102.01, 103.0301], benchmark_equity=benchmark))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import combinations
@@ -27,13 +27,6 @@ EQUAL_WEIGHT = "equal weight"
 """One of the two kinds of `Rival` (the other is 'benchmark'). Both are also names of columns in `_curves`."""
 RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
 """Figure by which runs are ranked -> its label. Higher is better for all of them."""
-SETTINGS: dict[str, Callable[[BacktestResult], Hashable]] = {
-    "data": lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
-    "terms": lambda run: (run.costs, run.fill, run.whole_shares),
-    "cash": lambda run: round(float(run.equity.iloc[0])),
-    "risk_free": lambda run: run.risk_free,
-}
-"""Setting that must be equal for a fair comparison -> function that reads it from a result."""
 
 
 class Rival(NamedTuple):
@@ -81,8 +74,6 @@ class Comparison:
     """All pairs of runs, in the order of the runs."""
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
-    unfair: Mapping[str, Mapping[Any, Sequence[str]]]
-    """Setting -> value -> names of the runs with this value. Only settings of `SETTINGS` in which runs differ."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window and the rivals: "shortened" and "several_rivals"."""
 
@@ -185,7 +176,6 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
         correlation=_correlation(cut),
         pairs=tuple(_pairs(own, terms)),
         risk_free=terms["risk_free"],
-        unfair=_unfair(runs),
         notes=tuple(_notes({name: table.index for name, table in whole.items()}, common, rivals)),
     )
 
@@ -299,14 +289,6 @@ def _pairs(equity: pd.DataFrame, terms: Mapping[str, Any]) -> Iterator[Pair]:
 def _same(one: pd.Series, other: pd.Series) -> bool:
     """Return True if two curves that start at 1 are equal up to rounding."""
     return bool(np.allclose(one, other, rtol=1e-9, atol=0, equal_nan=True))
-
-
-def _unfair(runs: Mapping[str, BacktestResult]) -> dict[str, dict[Any, list[str]]]:
-    found: dict[str, dict[Any, list[str]]] = {what: {} for what in SETTINGS}
-    for what, groups in found.items():
-        for name, run in runs.items():
-            groups.setdefault(SETTINGS[what](run), []).append(name)
-    return {what: groups for what, groups in found.items() if len(groups) > 1}
 
 
 def _notes(

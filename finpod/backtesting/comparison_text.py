@@ -15,6 +15,7 @@ from finpod.evidence.skill import code_of
 from finpod.figures import COMMON, Row, count, percent, plain, ratio, text_table
 from finpod.periods import yearly_note
 from finpod.records import records
+from finpod.result import BacktestResult
 
 ROWS = (
     *COMMON,
@@ -30,13 +31,25 @@ NO_INTERVAL = {
     "same": "the two accounts are the same",
 }
 """`Pair.reason` -> text on why the pair has no interval."""
-UNFAIR: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "data": ("the data differ", lambda value: f"{value[0]}, {value[1] or 'no hash'}"),
-    "terms": ("the terms differ", lambda value: describe_terms(*value)),
-    "cash": ("the starting cash differs", lambda value: f"{value:,}"),
-    "risk_free": ("the risk-free rates differ, so the Sharpe ratios use a rate of 0 %", percent),
+UNFAIR: dict[str, tuple[Callable[[BacktestResult], Any], str, Callable[[Any], str]]] = {
+    "data": (
+        lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
+        "the data differ",
+        lambda value: f"{value[0]}, {value[1] or 'no hash'}",
+    ),
+    "terms": (
+        lambda run: (run.costs, run.fill, run.whole_shares),
+        "the terms differ",
+        lambda value: describe_terms(*value),
+    ),
+    "cash": (lambda run: round(float(run.equity.iloc[0])), "the starting cash differs", lambda value: f"{value:,}"),
+    "risk_free": (
+        lambda run: run.risk_free,
+        "the risk-free rates differ, so the Sharpe ratios use a rate of 0 %",
+        percent,
+    ),
 }
-"""Setting of `SETTINGS` -> text on a difference, and a function that formats its values."""
+"""Setting that must be equal for a fair comparison -> its value in a result, text on a difference, and format of a value."""
 _HEADING = 18
 """Width in characters at which the heading of a column is wrapped."""
 
@@ -69,11 +82,20 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
     ]
     notes = [("", warning_sentence(note), False) for note in comparison.notes]
     unfair = []
-    for what, groups in comparison.unfair.items():
-        differ, write = UNFAIR[what]
+    for what, groups in unfair_settings(comparison).items():
+        _, differ, write = UNFAIR[what]
         values = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in groups.items())
         unfair.append(("", f"unfair comparison: {differ}: {values}", True))
     return sorted([*warnings, *unfair, *notes], key=lambda note: not note[2])
+
+
+def unfair_settings(comparison: Comparison) -> dict[str, dict[Any, list[str]]]:
+    """Return setting -> value -> names of the runs with this value, for the settings of `UNFAIR` in which runs differ."""
+    found: dict[str, dict[Any, list[str]]] = {what: {} for what in UNFAIR}
+    for what, groups in found.items():
+        for name, run in comparison.runs.items():
+            groups.setdefault(UNFAIR[what][0](run), []).append(name)
+    return {what: groups for what, groups in found.items() if len(groups) > 1}
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
@@ -155,7 +177,7 @@ def to_json(comparison: Comparison) -> str:
         "level": LEVEL,
         "resamples": RESAMPLES,
         "correlation": comparison.correlation.to_dict(),
-        "unfair": [{"what": what, "runs": [*groups.values()]} for what, groups in comparison.unfair.items()],
+        "unfair": [{"what": what, "runs": [*groups.values()]} for what, groups in unfair_settings(comparison).items()],
         "notes": records(comparison.notes),
         "warnings": [asdict(warning) | {"runs": names} for warning, names in comparison.warnings],
         "candidates": comparison.candidates,

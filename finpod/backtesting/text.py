@@ -146,8 +146,6 @@ def format_result(result: BacktestResult) -> str:
     facts = [*verdict_lines(result), *evidence_lines(result), spread_line(result), agents_line(result)]
     if any(facts):
         lines += ["", *(plain(fact) for fact in facts if fact)]
-    if result.ruined_on:
-        lines += ["", f"RUINED on {result.ruined_on}: the account fell to zero"]
     if result.warnings:
         lines += ["", *(f"warning: {plain(warning_sentence(warning))}" for warning in result.warnings)]
     if result.events:

@@ -79,6 +79,8 @@ def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
 
 
 def _selection(result: BacktestResult) -> Iterator[ResultWarning]:
+    if result.ruined_on:
+        yield ResultWarning("ruined", {"day": result.ruined_on})
     if result.in_sample:
         yield ResultWarning("in_sample", {"trained_until": result.trained_until})
     if result.is_short:

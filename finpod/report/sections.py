@@ -10,11 +10,10 @@ import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name, hurdle, lead, verdict_lines, warning_sentence
 from finpod.backtesting.text import columns, headline, spread_note
-from finpod.evidence.attribution import attribute, flags
+from finpod.evidence.attribution import attribute
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
 from finpod.measures import drawdown_table, period_returns, relative
 from finpod.periods import session_dates
-from finpod.records import GRAVE, ResultWarning
 from finpod.report.charts import CHARTS
 from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.provenance import members, provenance
@@ -37,18 +36,8 @@ def render(result: BacktestResult) -> str:
     return render_page(LAYOUT, result, f"report of {result.strategy}", drawn=result.by_session(), **shared)
 
 
-def warnings_of(result: BacktestResult) -> list[ResultWarning]:
-    """Return the warnings of a result. Degenerate policies, an in-sample window and ruin are always among them."""
-    warnings = [*result.warnings, *(alarm for alarm in flags(result) if alarm not in result.warnings)]
-    if result.in_sample and not GRAVE & {warning.code for warning in warnings}:
-        warnings.insert(0, ResultWarning("in_sample", {"trained_until": result.trained_until}))
-    if result.ruined_on:
-        warnings.insert(0, ResultWarning("ruined", {"day": result.ruined_on}))
-    return warnings
-
-
 def _warnings(result: BacktestResult) -> dict[str, Any]:
-    return {"notes_of_result": [(sentence(warning_sentence(each)), each.grave) for each in warnings_of(result)]}
+    return {"notes_of_result": [(sentence(warning_sentence(each)), each.grave) for each in result.warnings]}
 
 
 def _significance(result: BacktestResult) -> dict[str, Any] | None:
