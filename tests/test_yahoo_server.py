@@ -76,7 +76,7 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
 
 def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
     waits = []
-    for name, value in {"sleep": waits.append, "random": lambda: 0.0, "BATCH": 2, "ATTEMPTS": 3}.items():
+    for name, value in {"sleep": waits.append, "BATCH": 2, "ATTEMPTS": 3}.items():
         monkeypatch.setattr(f"finpod.market.yahoo.{name}", value)
     refused = dict.fromkeys("ABCDEFGH", Missing("rate limited", "HTTP 429", passes=True))
     options = {"wait": 1.0, "ends": 1e18, "report": lambda doing, share: None}

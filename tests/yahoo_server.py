@@ -94,7 +94,7 @@ class Listing:
         }
 
 
-def meta(symbol, kind, stamp, price, zone="America/New_York"):
+def meta(symbol, kind, stamp, price, zone):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
     period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     return {
@@ -110,15 +110,13 @@ class YahooServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, listings, *, limited=None, broken=None, empty=()):
+    def __init__(self, listings, *, limited=None, broken=None):
         super().__init__(("127.0.0.1", 0), Handler)
         self.listings = listings if callable(listings) else listings.get
         self.limited = Counter(limited or {})
         """Symbol -> how many more of its requests end in 429; yfinance repeats each at once, so two are one attempt."""
         self.broken = Counter(broken or {})
         """Symbol -> how many more of its requests end in 503."""
-        self.empty = set(empty)
-        """Symbols that exist and have no bar."""
         self.asked = []
         """(symbol, first second, last second) of each request for bars, in order."""
         self.open = threading.Event()
@@ -165,13 +163,12 @@ class Handler(BaseHTTPRequestHandler):
                 faults[symbol] -= 1
                 return self.answer(status, text, kind="text/html")
         listing = server.listings(symbol)
-        if listing is None and symbol not in server.empty:
+        if listing is None:
             return self.error(404, "Not Found", "No data found, symbol may be delisted")
         if "period1" not in query:  # the range of a day: only its meta is read
-            zone = listing.zone if listing else "America/New_York"
-            only_meta = {"meta": meta(symbol, "EQUITY", 0, 1.0, zone)}
+            only_meta = {"meta": meta(symbol, "EQUITY", 0, 1.0, listing.zone)}
             return self.answer(200, {"chart": {"result": [only_meta], "error": None}})
-        chart = listing and listing.chart(symbol, first, stop)
+        chart = listing.chart(symbol, first, stop)
         if chart is None:
             return self.error(400, "Bad Request", f"Data doesn't exist for startDate = {first}, endDate = {stop}")
         return self.answer(200, {"chart": {"result": [chart], "error": None}})

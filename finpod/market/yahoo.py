@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from random import random
 from time import monotonic, sleep
 from typing import Any
 
@@ -231,8 +230,7 @@ def gather(
     """Request all tickers that are not stored yet; return why some have no bars.
 
     Tickers that are rate limited or not answered go to the end of the queue. The next request waits `wait` seconds, doubled
-    after each such batch, plus up to a half at random so that clients do not retry at the same moment. Requests stop at `ends`,
-    by the clock of `time.monotonic`.
+    after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}
@@ -249,7 +247,7 @@ def gather(
         done = sum(ticker in fetch.bars for ticker in tickers)
         report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
         streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
-        pause = wait * 2.0 ** (streak - 1) * (1 + random() / 2) if again and queue else 0.0
+        pause = wait * 2.0 ** (streak - 1) if again and queue else 0.0
         if queue and (barren == ATTEMPTS or monotonic() + pause >= ends):
             why = f"after {barren} requests in vain" if barren == ATTEMPTS else "before the deadline"
             failed = dict.fromkeys(queue, Missing("no answer", f"not asked {why}", passes=True)) | failed
