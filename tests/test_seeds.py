@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 import finpod
 from finpod import InputError, simulate_market
@@ -74,16 +73,6 @@ def test_g16_other_seeds_are_refused_in_one_line(name, seed, tmp_path, monkeypat
     assert refused.value.argument == "seed"
     assert str(seed) in str(refused.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_g16_a_refused_reset_changes_nothing():
-    env = finpod.make_env("stocks", market=MARKET, num_envs=4, hold=1)
-    env.reset(seed=3)
-    env.step(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)))
-    before = env.env.state_dict()
-    with pytest.raises(InputError):
-        env.reset(seed=2**64)
-    assert all(np.array_equal(before[name], value) for name, value in env.env.state_dict().items())
 
 
 def test_seeds_of_32_bits_stay_for_torch():

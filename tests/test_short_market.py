@@ -5,9 +5,6 @@ import pandas as pd
 import pytest
 from made_commands import run
 
-from finpod import backtest, load_market
-from finpod.rules import RULES
-
 
 def bars(rows):
     """Random bars of three assets and the benchmark on the first sessions of 2024."""
@@ -29,20 +26,12 @@ def folder(monkeypatch, tmp_path):
         bars(rows).to_csv(f"{name}.csv", index=False)
 
 
-@pytest.mark.parametrize("strategy", RULES)
-def test_thirty_rows_are_backtested(strategy):
-    result = backtest(RULES[strategy](), load_market("thirty.csv"))
-    assert len(result.returns) == 29
-    assert "Total return" in str(result)
-
-
 def test_thirty_rows_are_reported_and_audited():
     for strategy in ("inverse-volatility", "benchmark-hold"):
         ended = run(f"backtest {strategy} --market thirty.csv")
         assert ended.code == 0, ended.err
         assert "left out" not in ended.err
-    audited = run("audit momentum --market thirty.csv")
-    assert audited.code == 0, audited.err
+    assert run("audit momentum --market thirty.csv").code == 0
 
 
 def test_two_rows_are_the_fewest_of_a_backtest():

@@ -52,7 +52,12 @@ def test_b17_prices_are_adjusted_once_and_the_choice_is_recorded():
     days = MARCH[-4:]
     listings = only(
         AAA=flat(open=[99.0] * len(MARCH), adjclose=[98.0] * len(MARCH)),
-        DIV=Listing(days, [400.0, 402.0, 399.0, 404.0], dividends={days[2]: 2.0}),
+        DIV=Listing(
+            days,
+            [400.0, 402.0, 399.0, 404.0],
+            adjclose=[400 * 400 / 402, 400.0, 399.0, 404.0],
+            dividends={days[2]: 2.0},
+        ),
         SPLIT=Listing(days, [100.0, 101.0, 101.0, 102.0], splits={days[2]: (4, 1)}),
     )
     with serving(listings) as server:

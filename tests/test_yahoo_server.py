@@ -31,9 +31,11 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
 
     from finpod.market.yahoo_client import COLUMNS, Client
 
+    closes, paid = [10.0, 11.0, 12.0, 13.0, 14.0], 1 - 0.5 / 11
+    adjusted = [10 * paid, 11 * paid, 12, 13, 14]
     listings = {
-        "AAA": Listing(DAYS, [10.0, 11.0, 12.0, 13.0, 14.0], dividends={DAYS[2]: 0.5}, volume=[5, 6, 7, 8, 0]),
-        "ETF": Listing(DAYS[1:], [20.0, None, 20.0, 20.0], splits={DAYS[4]: (3, 2)}, kind="ETF"),
+        "AAA": Listing(DAYS, closes, adjclose=adjusted, dividends={DAYS[2]: 0.5}, volume=[5, 6, 7, 8, 0]),
+        "ETF": Listing(DAYS[1:], [20.0, None, 20.0, 20.0], splits={DAYS[4]: (3, 2)}),
     }
     with serving(listings) as server:
         client = Client("2024-03-04", "2024-03-09", deadline=20, base_url=server.url)
@@ -49,11 +51,10 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
         "Open": [9.9, 10.89, 11.88, 12.87, 13.86],
         "High": [11, 12, 13, 14, 15],
         "Low": [9.702, 10.6722, 11.6424, 12.6126, 13.5828],
-        "Close": [10, 11, 12, 13, 14],
-        "Adj Close": [10 * (1 - 0.5 / 11), 11 * (1 - 0.5 / 11), 12, 13, 14],
+        "Close": closes,
+        "Adj Close": adjusted,
         "Volume": [5, 6, 7, 8, 0],
         "Dividends": [0, 0, 0.5, 0, 0],
-        "Stock Splits": [0] * 5,
     }.items():
         assert own[column].tolist() == pytest.approx(expected)
     assert bars["ETF"]["date"].astype(str).tolist() == [DAYS[1], DAYS[3], DAYS[4]]

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -31,13 +30,12 @@ class Listing:
     open: list | None = None
     volume: list | None = None
     adjclose: list | None = None
-    """Left out: closes times the product of 1 - dividend / last close before it, over all later dividends."""
+    """Left out: the closes."""
     dividends: dict = field(default_factory=dict)
     splits: dict = field(default_factory=dict)
     """Day -> (numerator, denominator)."""
     live: bool = False
     """The last bar is that of a session under way: stamped with the minute of its last trade."""
-    kind: str = "EQUITY"
     zone: str = "America/New_York"
     """Time zone of its exchange, which opens at half past nine."""
 
@@ -49,15 +47,6 @@ class Listing:
     def stamp(self, day):
         opens = datetime.fromisoformat(day) + timedelta(hours=9, minutes=30)
         return int(opens.replace(tzinfo=ZoneInfo(self.zone)).timestamp())
-
-    def adjusted(self):
-        if self.adjclose is not None:
-            return self.adjclose
-        factor, factors = 1.0, [1.0]
-        for (_, before), (day, _) in reversed(list(pairwise(zip(self.days, self.close, strict=True)))):
-            factor *= 1 - self.dividends.get(day, 0.0) / before if before else 1.0
-            factors.append(factor)
-        return [c if c is None else c * f for c, f in zip(self.close, reversed(factors), strict=True)]
 
     def chart(self, symbol, first, stop):
         """The JSON of a chart over [first, stop) seconds; None if there is nothing in the range."""
@@ -84,21 +73,27 @@ class Listing:
             dated = [{"date": self.stamp(day), **event} for day, event in listed.items()]
             events[kind] = {str(event["date"]): event for event in dated if first <= event["date"] < stop}
         return {
-            "meta": meta(symbol, self.kind, stamps[rows[-1]], self.close[rows[-1]], self.zone),
+            "meta": meta(symbol, stamps[rows[-1]], self.close[rows[-1]], self.zone),
             "timestamp": [stamps[row] for row in rows],
             "indicators": {
                 "quote": [{name: [series[row] for row in rows] for name, series in quote.items()}],
-                "adjclose": [{"adjclose": [self.adjusted()[row] for row in rows]}],
+                "adjclose": [{"adjclose": [(self.adjclose or self.close)[row] for row in rows]}],
             },
             "events": {kind: listed for kind, listed in events.items() if listed},
         }
 
 
-def meta(symbol, kind, stamp, price, zone):
+def meta(symbol, stamp, price, zone):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
     period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     return {
-        **{"currency": "USD", "symbol": symbol, "instrumentType": kind, "regularMarketPrice": price, "priceHint": 2},
+        **{
+            "currency": "USD",
+            "symbol": symbol,
+            "instrumentType": "EQUITY",
+            "regularMarketPrice": price,
+            "priceHint": 2,
+        },
         **{"regularMarketTime": stamp, "gmtoffset": offset, "exchangeTimezoneName": zone, "dataGranularity": "1d"},
         "currentTradingPeriod": {"pre": period, "regular": period, "post": period},
         **{"range": "", "validRanges": ["1d", "max"]},
@@ -166,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
         if listing is None:
             return self.error(404, "Not Found", "No data found, symbol may be delisted")
         if "period1" not in query:  # the range of a day: only its meta is read
-            only_meta = {"meta": meta(symbol, "EQUITY", 0, 1.0, listing.zone)}
+            only_meta = {"meta": meta(symbol, 0, 1.0, listing.zone)}
             return self.answer(200, {"chart": {"result": [only_meta], "error": None}})
         chart = listing.chart(symbol, first, stop)
         if chart is None:
