@@ -30,11 +30,10 @@ def members(tmp_path):
 
 def test_parquet_and_csv_are_the_same_market(bars, tmp_path):
     bars.to_parquet(tmp_path / "bars.parquet")
-    bars.to_csv(tmp_path / "bars.csv", index=False)
-    parquet, csv = load_market(tmp_path / "bars.parquet"), load_market(str(tmp_path / "bars.csv"))
-    assert parquet.content_hash == csv.content_hash == load_market(bars).content_hash
-    assert parquet.manifest["path"] == "bars.parquet"
-    assert str(tmp_path) not in json.dumps(dict(parquet.manifest))
+    market = load_market(tmp_path / "bars.parquet")
+    assert market.content_hash == load_market(bars).content_hash
+    assert market.manifest["path"] == "bars.parquet"
+    assert str(tmp_path) not in json.dumps(dict(market.manifest))
 
 
 def test_b11_members_without_prices_are_reported_and_of_a_list_refused(bars, members):

@@ -9,7 +9,7 @@ import pytest
 from made_markets import random_market
 from numpy.testing import assert_array_equal
 
-from finpod.errors import DataError, InputError
+from finpod.errors import DataError
 from finpod.market.data import MarketData
 from finpod.market.load import load_snapshot, save_snapshot
 
@@ -54,26 +54,6 @@ def test_b29_the_manifest_records_source_time_and_hash(market, tmp_path):
     created = datetime.strptime(content["created"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
     assert abs((datetime.now(UTC) - created).total_seconds()) < 60
     assert set(content["versions"]) == {"finpod", "numpy", "pandas", "pyarrow"}
-
-
-def test_only_a_snapshot_is_replaced(market, tmp_path):
-    folder = save_snapshot(market, tmp_path / "three")
-    with pytest.raises(InputError, match="three"):
-        save_snapshot(market.rows(0, 2), folder)
-    assert load_snapshot(folder).content_hash == market.content_hash
-    save_snapshot(market.rows(0, 2), folder, overwrite=True)
-    assert load_snapshot(folder).shape == (2, 3)
-    assert [path.name for path in tmp_path.iterdir()] == ["three"]
-
-
-def test_a_failed_write_leaves_nothing(market, tmp_path, monkeypatch):
-    def full(path, content):
-        raise InputError(f"cannot write {path}: No space left on device; choose a folder you may write to")
-
-    monkeypatch.setattr("finpod.market.load.write_text", full)  # the manifest, once the bars are there
-    with pytest.raises(InputError, match="No space left on device"):
-        save_snapshot(market, tmp_path / "three")
-    assert list(tmp_path.iterdir()) == []
 
 
 def change(bars):
