@@ -9,22 +9,11 @@ import pytest
 from finpod.errors import InputError
 from finpod.storage import Store
 
-KINDS = ["folder", "file", "memory", "local"]
-"""A path, a file URL, an object store without appending, and a file system by fsspec."""
 
-
-def url_of(kind, folder):
-    return {
-        "folder": str(folder / "place"),
-        "file": f"file://{folder}/place",
-        "memory": f"memory://{folder.name}/place",
-        "local": f"local://{folder}/place",
-    }[kind]
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["{}/place", "file://{}/place", "memory:/{}/place", "local://{}/place"])
 def store(request, tmp_path):
-    return Store(url_of(request.param, tmp_path))
+    """A path, a file URL, an object store without appending, and a file system by fsspec."""
+    return Store(request.param.format(tmp_path))
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
