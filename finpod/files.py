@@ -110,7 +110,8 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     it must not be replaced or cannot be written.
     """
     require_free(path, overwrite)
-    with parents_of(path), _writing(path):
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             yield temporary
@@ -120,25 +121,6 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-
-
-@contextmanager
-def parents_of(path: Path) -> Iterator[None]:
-    """Create the parent folders of `path`. If the block raises an error, remove the new ones that are still empty.
-
-    Raises InputError if they cannot be created.
-    """
-    created: list[Path] = []
-    try:
-        with _writing(path.parent):
-            created = [folder for folder in path.parents if not folder.exists()]
-            path.parent.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for folder in created:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def test_d12_the_strategy_passes_the_audit(market, done):
     ],
 )
 def test_what_is_invalid_is_refused_in_one_line_and_leaves_nothing(market, tmp_path, changes, told):
-    assert told in refusal(run, market, tmp_path / "strategies" / "wf", **changes)
+    assert told in refusal(run, market, tmp_path / "wf", **changes)
     assert names(tmp_path) == []
 
 

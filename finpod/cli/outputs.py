@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finpod.errors import FinpodError, InputError, ReportWarning, first_line
-from finpod.files import BACKTESTS, RESULT, parents_of, require_free, require_free_file, versions
+from finpod.files import BACKTESTS, RESULT, require_free, require_free_file, versions
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
@@ -79,8 +79,7 @@ def write_page(
     """
     try:
         require_free_file(page, overwrite)
-        with parents_of(page):
-            write(page)
+        write(page)
     except Exception as error:
         reason = str(error) if isinstance(error, FinpodError) else f"{type(error).__name__}: {first_line(error)}"
         kept = "" if saved is None else f"; the run is saved in {saved}"

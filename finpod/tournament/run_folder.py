@@ -13,13 +13,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.files import UNFINISHED, locked, parents_of, to_json_line
+from finpod.files import UNFINISHED, locked, to_json_line
 from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
@@ -90,8 +90,7 @@ class RunFolder:
         always kept. Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
-        folder = self.store.folder
-        with parents_of(folder) if folder else nullcontext(), lock(self.store):
+        with lock(self.store):
             if not resume and self.begun():
                 self.clear()
             if fork is not None:
