@@ -216,14 +216,6 @@ def test_missing_sessions_are_those_within_the_life_of_an_asset():
     }
 
 
-def with_steps(steps):
-    """Closes near 100 with the log steps {rows: step} of adj_close / close."""
-    step = np.zeros(500)
-    for rows, size in steps:
-        step[rows] += size
-    return one_name(NEAR_100, adj_close=NEAR_100 * np.exp(np.cumsum(step) - step.sum()))
-
-
 @pytest.mark.parametrize(
     ("steps", "day"),
     [
@@ -233,7 +225,10 @@ def with_steps(steps):
     ],
 )
 def test_large_distributions_are_those_beyond_the_usual(steps, day):
-    bars = with_steps(steps)
+    step = np.zeros(500)
+    for rows, size in steps:
+        step[rows] += size
+    bars = one_name(NEAR_100, adj_close=NEAR_100 * np.exp(np.cumsum(step) - step.sum()))
     assert suspicions(alone(bars)) == ({PARTED: [("AAA", day)]} if day else {})
     step = np.log(bars["adj_close"] / bars["adj_close"].shift())
     listed = alone(bars.assign(dividend=(100 * (1 - np.exp(-step))).where(step > 1e-3, 0)))
