@@ -198,30 +198,6 @@ def test_a_run_is_resumed_where_its_name_says(work, leave, whole, monkeypatch, o
     assert not (work / place).exists() or place == goal
 
 
-def test_a_run_at_a_url_is_gone_on_with_there(work, leave, whole, monkeypatch):
-    leave(3)
-    url = f"memory://{work.name}/run"
-    assert run(LINE, SIZE, f"--storage {url}").code == 130
-    assert not list(work.glob("strategies/*"))
-    leave(1)
-    assert run(f"train --resume {url}").code == 130
-    leave(None)
-    (work / "elsewhere").mkdir()
-    monkeypatch.chdir(work / "elsewhere")
-    assert run(RESUME, f"--storage {url} --market {work}/data/sim").code == 0
-    assert hash_of(work / "strategies" / "tiny") == whole
-    assert "tiny is finished" in run(f"train --resume {work}/strategies/tiny --storage {url}").error
-    assert f"there is no unfinished run at {url}" in run(f"train --resume tiny --storage {url}").error
-
-
-def test_a_market_that_has_gone_is_named(work, leave):
-    (work / "bars").symlink_to(work / "data" / "sim")
-    leave(1)
-    assert run(LINE.replace("--market sim", "--market ./bars"), SIZE).code == 130
-    (work / "bars").unlink()
-    assert f"there is no market {work}/bars" in run(RESUME).error
-
-
 def test_a_run_that_is_to_replace_another_is_not_taken_for_its_leftover(work, leave):
     assert run(LINE, SIZE).code == 0
     leave(1)

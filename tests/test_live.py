@@ -122,29 +122,19 @@ def screen(text):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_on_a_terminal_there_is_the_view(monkeypatch, tmp_path):
-    terminal = sit_at_a_terminal(monkeypatch)
-    with console.watched() as (progress, watch):
-        print("from a strategy")
-        progress("training", 0.0)
-        play(Store(tmp_path), Plan(agents=4, rounds=1), Invented(pods=1, lost=[1]), watch)
-    text = terminal.getvalue()
-    assert all(part in screen(text) for part in ("4 of 4 trials", "from a strategy", "agent 0-1 was lost"))
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
-    assert text.rstrip("\r\n ").endswith("\x1b[2K")  # and the view is wiped away
-
-
-def test_an_interruption_leaves_the_terminal_whole_and_says_how_to_go_on(monkeypatch, tmp_path):
-    terminal = sit_at_a_terminal(monkeypatch)
-    out = tmp_path / "runs" / "cut"
+def test_on_a_terminal_there_is_the_view_and_an_interruption_says_how_to_go_on(monkeypatch, tmp_path):
+    out, terminal = tmp_path / "runs" / "cut", sit_at_a_terminal(monkeypatch)
+    store = Store(out.with_name("cut" + UNFINISHED) / "seed-0")
     with pytest.raises(KeyboardInterrupt), console.watched(run=out) as (_, watch):
-        play(Store(out.with_name("cut" + UNFINISHED) / "seed-0"), Plan(), Invented(die_after=2), watch)
-    text = terminal.getvalue()
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-    assert screen(text.split("\x1b[?25h")[1]).strip() == f"continue with: finpod train --resume {out}"
-
-
-def test_how_to_go_on_is_said_only_where_something_is_left(monkeypatch, tmp_path):
+        play(store, Plan(), Invented(lost=[1], die_after=4), lambda status: print("from a strategy") or watch(status))
+    shown, _, after = terminal.getvalue().partition("\x1b[?25h")  # the cursor is back
+    assert all(part in screen(shown) for part in (" trials", "from a strategy", "agent 0-1 was lost"))
+    assert (shown.count("\x1b[?25l"), "\x1b[?25h" in after, "\x1b[2K" in after) == (
+        1,
+        False,
+        True,
+    )  # the view is wiped away
+    assert screen(after).strip() == f"continue with: finpod train --resume {out}"
     for storage, told in ((None, ""), ("memory://runs/far", "--storage memory://runs/far")):
         terminal = sit_at_a_terminal(monkeypatch)
         with pytest.raises(KeyboardInterrupt), console.watched(run=tmp_path / "far", storage=storage):
@@ -158,11 +148,13 @@ def test_without_a_terminal_there_are_lines_and_event_files_beside_them(monkeypa
         print("from a strategy")
         progress("training", 0.0)
         play(Store(tmp_path / "run"), Plan(agents=4, rounds=1, steps=100), Invented(pods=1, lost=[1]), watch)
-        progress("choosing", 1.0)
     printed = capsys.readouterr()
     lines = printed.err.splitlines()
-    assert (printed.out, [*lines[:2], lines[-1]]) == ("", ["from a strategy", "training (0%)", "choosing (100%)"])
-    assert "agent 0-1 was lost" in lines[2]
+    assert (printed.out, lines[:2], "agent 0-1 was lost" in lines[2]) == (
+        "",
+        ["from a strategy", "training (0%)"],
+        True,
+    )
     assert list((tmp_path / "events" / "seed-0").glob("events.out.tfevents.*"))
     terminal = sit_at_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
