@@ -73,13 +73,10 @@ def test_an_existing_run_is_refused_and_left_untouched(work):
 def test_a_report_is_written_again_on_request():
     assert run(LINE).code == 0
     first = PAGE.read_bytes()
-    PAGE.write_bytes(first + b"<!-- of an older version -->")
     assert str(PAGE) in run(f"report {SAVED}").error
     shown = json.loads(run(f"report {SAVED}/ --overwrite --json").out)
     assert shown == {"report": str(PAGE), "result": json.loads((SAVED / "result.json").read_text())}
     assert PAGE.read_bytes() == first
-    (SAVED / "returns.csv").unlink()
-    assert all(part in run(f"report {SAVED} --overwrite").error for part in (str(SAVED), "returns.csv"))
 
 
 # --- a user's own strategy
@@ -107,17 +104,6 @@ def test_a_strategy_that_prints_does_not_spoil_the_json_and_one_that_exits_is_an
         assert "SystemExit: 0" in run(f"{command} leaves.py --market sim").error
 
 
-def test_audit_finds_who_looks_ahead():
-    assert run("audit momentum --market sim --days 3").code == 0
-    Path("seer.py").write_text(
-        "import finpod\nimport numpy as np\n\n\nclass Seer(finpod.Strategy):\n    def decide(self, view):\n"
-        "        return np.eye(4)[int(np.nanargmax(view._market.close[-1] / view.closes(1)[-1]))]\n"
-    )
-    caught = run("audit seer.py --market sim --json")
-    verdict = json.loads(caught.out)
-    assert (caught.code, verdict["passed"], verdict["findings"][0]["kind"]) == (1, False, "cut")
-
-
 def test_agents_with_own_features_are_judged_on_the_command_line():
     Path("own.py").write_text(
         "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"
@@ -131,8 +117,7 @@ def test_agents_with_own_features_are_judged_on_the_command_line():
     assert all(part in run(line, "2010-10-01").error for part in ("reversal", "--features-from"))
     assert all(part in run(line, "2010-09-30 --features-from own.py").error for part in ("2010-09-30", "--allow-in"))
     assert run(line, "2010-10-01 --features-from own.py").code == 0
-    audited = run("audit strategies/own --market sim --days 2 --features-from own.py")
-    assert (audited.code, "auditing" in audited.err) == (0, True)
+    assert run("audit strategies/own --market sim --days 2 --features-from own.py").code == 0
 
 
 # --- compare and export
