@@ -78,6 +78,7 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
         (pd.DataFrame({"No": range(1, 5), "Date": DAYS[:4], "AAA": 10.0}), "No"),
         (frame(tickers=("AAA", "BBB")).assign(symbol="X", Symbol="X").drop(columns="ticker"), "symbol"),
         (LONG.unstack().reset_index().assign(ticker="X"), "in its header"),
+        (LONG.unstack().rename(columns={"BBB": "AAA"}), "AAA"),
         (LONG[["open"]].unstack(), "close"),
     ],
 )

@@ -34,6 +34,7 @@ def test_b32_unit_of_dates(unit):
         ([pd.Timestamp("2024-01-02").date(), pd.Timestamp("2024-07-02").date()], ()),
         (pd.Series(["2024-01-02", "2024-07-02"], dtype=pd.ArrowDtype(pa.string())), ()),
         (pd.Series(JULY).astype(pd.ArrowDtype(pa.date32())), ()),
+        (pd.PeriodIndex(["2024-01-02", "2024-07-02"], freq="D"), ()),
         (["2-Jan-24", "2-Jul-24"], ()),
         (["Jan 02, 2024", "July 2, 2024"], ()),
         (["20240102", "20240702"], ()),
@@ -143,6 +144,10 @@ def test_a_ticker_with_a_path_separator_or_a_shell_character_is_refused(label):
 @pytest.mark.parametrize("label", ["nan", "N/A", "", None])
 def test_a_word_for_a_missing_value_is_no_ticker(label):
     refuses(lambda: parse_tickers(pd.Series(["AAA", label]), "a file"), "row 2")
+
+
+def test_whole_numbers_are_tickers():
+    assert list(parse_tickers(pd.Series([10107.0, 14593.0]), "a file")[0]) == ["10107", "14593"]
 
 
 @pytest.mark.parametrize(

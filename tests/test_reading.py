@@ -185,6 +185,7 @@ def test_g23_what_is_left_out_is_told(read):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (HEADER, ["no bar"]),
         ("Date,AAA,AAA\n2024-01-02,1,2\n", ["AAA"]),
         ("date,close,Close\n2024-01-02,1,2\n", ["close"]),
         ("2024-01-02,10,11,9,10.5,100\n2024-01-03,10.5,12,10,11.5,200\n", ["row of values"]),

@@ -49,6 +49,7 @@ OTHER = {
     "CryptoDataDownload": ("https://x.com\nunix,date,symbol,close\n{s},{iso} 00:00:00,BTC/USD,{c}", "BTC-USD"),
     "yfinance, one ticker": ("Price,Close,High\nTicker,MSFT,MSFT\nDate,,\n{iso},{c},12", "MSFT"),
     "two levels, a permno": ("Price,Close\nTicker,10107\nDate,\n{iso},{c}", "10107"),
+    "two levels of one label": (",Close\n,MSFT\nDate,\n{iso},{c}", "MSFT"),
     "FRED": ("observation_date,SP500\n{iso},{c}", "SP500"),
 }
 
