@@ -96,7 +96,7 @@ def test_intraday_files_keep_their_times(tmp_path):
     kept = ~np.isin(market.sessions, pd.to_datetime(["2024-01-01", "2024-01-15"]).to_numpy().astype("datetime64[D]"))
     np.testing.assert_array_equal(loaded.dates, market.dates[kept])
     np.testing.assert_allclose(loaded.close, market.close[kept])
-    assert loaded.manifest["reading"] == ["intraday bars, their times as in New York"]
+    assert loaded.manifest["reading"] == ["intraday bars with New York times"]
     assert repairs(loaded) == {"rows dropped, not a session": 2 * BARS}
 
 

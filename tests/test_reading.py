@@ -189,7 +189,7 @@ def test_g23_what_is_left_out_is_told(read):
         ("Date,AAA,AAA\n2024-01-02,1,2\n", ["AAA"]),
         ("date,close,Close\n2024-01-02,1,2\n", ["close"]),
         ("2024-01-02,10,11,9,10.5,100\n2024-01-03,10.5,12,10,11.5,200\n", ["row of values"]),
-        ("Open,Close\n1,2\n", ["no column date", "Open, Close"]),
+        ("Open,Close\n1,2\n", ["no column of dates", "Open, Close"]),
         ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", ["Open, Volume, VWAP"]),
         ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", ["see OPEN, LOW", "see AAPL"]),
         ("Date,AAPL,LAST\n2024-01-02,1,2\n", ["column LAST", "see AAPL"]),

@@ -44,7 +44,7 @@ Suspects = tuple[Array, Iterable[str]]
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without impossible ones. A bar is logged under the first check that it fails.
+    """Return the bars without impossible ones. A bar is logged only under the first check that it fails.
 
     A missing adj_close is impossible only if its asset has others. For an open outside [low, high] or an impossible volume,
     only this value is masked.
@@ -62,7 +62,7 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _impossible(bars: LongBars) -> Iterator[tuple[str, str, Array, bool]]:
-    """Yield for each check its kind, its column, a mask [R] of the bars that fail, and True if the whole bar is masked."""
+    """Yield for each check its kind, its column, the bars [R] that fail as a mask, and True if the whole bar is masked."""
     values = bars.values
     high, low = (values.get(column, np.full(len(bars), np.nan)) for column in ("high", "low"))
     above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
@@ -253,8 +253,8 @@ def _jumps(move: Array, listed: Array) -> Suspects:
     near = off.min(axis=1) < EXACT
     rows, sizes = rows[near], SPLIT_SIZES[off.argmin(axis=1)][near]
     return rows, (
-        f"a return of {np.expm1(move[row]):+.2%} is near a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
-        f"{'or another unit ' if n >= 100 else ''}that is not in the prices; left unchanged, as the return may be real"
+        f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
+        f"{'(or of another unit) ' if n >= 100 else ''}that is not listed; left unchanged, because the return may be real"
         for row, n in zip(rows, sizes, strict=True)
     )
 

@@ -192,8 +192,8 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     if not ranks:
         ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
     if not ranks[min(ranks)]:
-        shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column date, nor another column of dates; {shown}. Each date must be a row")
+        text = f"{name} has no column of dates among {listed(columns)}" if columns else f"{name} has no column of dates"
+        raise DataError(f"{text}; add a column date, with one date per row")
     best, *others = ranks[min(ranks)]
     others += [column for rank in ranks.values() for column in rank if column.level]
     for other in others:

@@ -40,11 +40,11 @@ _UNITS = {"s": ("seconds", 1), "ms": ("milliseconds", 1e3), "us": ("microseconds
 _FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
 """1980-01-01 and 2100-01-01 in seconds since 1970."""
 _YEARS = np.array(["1700", "2201"], dtype="datetime64[ns]")
-"""Valid years: from the first to before the second."""
+"""Dates are valid from the first of these years until before the second."""
 
 INTRADAY = 3
-"""Bars are intraday from this average number of distinct stamps per day."""
-_INTRADAY_READING = "intraday bars, their times as in New York"
+"""Bars are intraday if days have on average at least this many distinct stamps."""
+_INTRADAY_READING = "intraday bars with New York times"
 
 
 class Stamps(NamedTuple):
@@ -251,7 +251,7 @@ def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | N
 
 
 def is_intraday(stamps: Array) -> bool:
-    """Return True if there are on average at least `INTRADAY` distinct stamps per day."""
+    """Return True if days have on average at least `INTRADAY` distinct stamps."""
     stamps = np.unique(stamps[~np.isnat(stamps)])
     return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
 

@@ -126,8 +126,8 @@ class _Header(NamedTuple):
 def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
     """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
 
-    A second line belongs to the header if its first cell or that of the first line is a word such as Ticker, above or below
-    fields; or if the third line has only the name of the index, as pandas writes it.
+    The second line belongs to the header in two cases. One of the two lines begins with a word such as Ticker, and the other
+    line has fields. Or the third line has only the name of the index, as pandas writes it.
     """
     start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
@@ -153,7 +153,7 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
 
 
 def _is_second_line(upper: list[str], lower: list[str]) -> bool:
-    """Return True if one of two lines is named as tickers, such as Ticker, and the other one has fields."""
+    """Return True if one of the two lines begins with a word such as Ticker, and the other line has fields."""
     one, other = (line[0] != "" and word(line[0]) in TICKERS for line in (upper, lower))
     fields = lower if one else upper
     others = any(map(_is_date, lower)) or word(upper[0]) in (*DESCRIPTIONS, *DATES)

@@ -179,7 +179,7 @@ def _applies(rule: Rename, old: pd.Index, new: pd.Index, agrees: bool, differs: 
     else:
         doubt = f"{rule.new} has earlier bars"
     sentence = (
-        f"{rule.old} became {rule.new}, but {doubt}, perhaps of another company, so they were not joined; to join them, give "
+        f"{rule.old} became {rule.new}, but {doubt}, perhaps of another company, so the two were not joined; to join them, give "
         f"renames={{'{rule.old}': '{rule.new}'}}"
     )
     log.suspect("renames that were not applied", [rule.old], old[:1], [sentence])
