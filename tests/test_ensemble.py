@@ -100,14 +100,6 @@ def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
     assert result.equity.nunique() > 10
 
 
-def test_it_decides_as_often_as_it_was_trained_to(market, ensemble):
-    assert ensemble.every == 2
-    result = run(ensemble, market)
-    filled = sorted({int(np.searchsorted(market.dates, np.datetime64(day))) for day in result.trades["date"]})
-    assert all((row - START - 1) % 2 == 0 for row in filled)
-    assert len(filled) > 5
-
-
 def test_it_is_refused_on_days_it_was_trained_or_chosen_on(market, ensemble):
     until = market.dates[VALIDATION[1]]
     assert ensemble.trained_until == f"{until!s:.10}"

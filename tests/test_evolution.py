@@ -127,18 +127,6 @@ def test_a_share_of_the_copies_gives_way_to_fresh_agents():
         assert {one.level for one in begun} <= {2}  # trained to the experience of the others before it is compared
 
 
-def test_a_round_is_a_function_of_the_seed_and_the_board():
-    def records(made, board):
-        return [one.to_record() for one in made.round(2, board, 4)]
-
-    board, other = round_of([1.0, 4.0, 2.0, 3.0]), Leaderboard(3)
-    other.trials.extend(evolver().round(1, other, 4))
-    for number in (2, 0, 3, 1):  # the order in which they ended does not count
-        end(other, other.trials[number], [1.0, 4.0, 2.0, 3.0][number])
-    assert records(evolver(), board) == records(evolver(), other)
-    assert records(evolver(seed=4), board) != records(evolver(), board)
-
-
 # --- settings
 
 

@@ -4,7 +4,7 @@ import json
 import zlib
 
 import pytest
-from made_tournaments import UPDATE, Made, check_log, lines, plan_of, play, records_of, shuffled
+from made_tournaments import UPDATE, Made, check_log, plan_of, play, records_of, shuffled
 
 from finpod.errors import CheckpointError, InputError
 from finpod.storage import Store
@@ -138,16 +138,6 @@ def test_the_whole_of_a_tournament_follows_from_its_log(log):
     check_log(log, board)
 
 
-def test_a_log_that_is_still_being_written_is_verified_as_far_as_it_goes(log):
-    content = log.read(NAME).splitlines(keepends=True)
-    whole = lines(verify_log(f"{log.where}/{NAME}"))
-    for count in (1, 2, 9, len(content) - 1):
-        damage(log, b"".join(content[:count]) + content[count][:7])
-        part = lines(verify_log(f"{log.where}/{NAME}"))
-        assert part == [line for line in whole if line in part]
-        assert len(part) == sum(b'"kind":"submit"' in line or b'"failed"' in line for line in content[:count])
-
-
 def position(records, kind, number=0):
     return [n for n, record in enumerate(records) if record["kind"] == kind][number]
 
@@ -176,12 +166,6 @@ def test_the_first_line_that_does_not_follow_is_named(log, kind, number, change,
     fault = refusal(log)
     assert fault.startswith(f"line {line + 1} of {log.where}/{NAME} ")
     assert told in fault
-
-
-def test_a_trial_that_ends_twice_is_named(log):
-    first = of_kind(records_of(log), "submit")["trial"]
-    rewritten(log, lambda records: of_kind(records, "submit", 1).update(trial=first))
-    assert f"trial {first}, which had ended before" in refusal(log)
 
 
 def test_a_changed_score_is_found_in_what_was_drawn_after_it(log):

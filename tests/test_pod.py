@@ -51,13 +51,6 @@ def test_d06_two_slices_are_one(setup):
     )
 
 
-def test_a_slice_stops_at_the_first_whole_update_past_its_steps(setup):
-    pod = Pod(setup, settings())
-    assert len(list(pod.train(STEPS_AN_UPDATE + 1, 1000))) == 2
-    assert pod.steps == 2 * STEPS_AN_UPDATE
-    assert list(pod.train(STEPS_AN_UPDATE, 1000)) == []
-
-
 class Always:
     """A generator of random numbers that always draws the same one."""
 

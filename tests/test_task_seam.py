@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from made_agents import make_setup
@@ -21,7 +20,7 @@ from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPO
-from finpod.rl.task import Observation, Score, Space, require_task
+from finpod.rl.task import Observation, require_task
 from finpod.tournament import scheduler
 from finpod.tournament.history import read_history
 from finpod.tournament.run_folder import recorded_of
@@ -210,36 +209,6 @@ def test_a_task_travels_with_its_code(task, tmp_path):
 
 
 # --- a table, a task of its own kind ------------------------------------------------------------------------------------
-
-
-def test_a_task_with_a_table_and_returns_of_its_own(task, tmp_path):
-    """Returns beside a score keep agents apart that are alike; the space names what varies."""
-
-    class Varied(type(task)):
-        def score(self, policy):
-            score = super().score(policy)
-            return Score(score.metrics, np.sin(np.arange(30) * score.metrics["mean_return"]))
-
-        def baseline(self):
-            return np.zeros(30)
-
-        def space(self):
-            return Space(start={"hidden": 16, "pull": 1.0, "which": None}, ranges={"pull": (0.5, 2.0)},
-                         subsets={"which": ("a", "b", "c", "d")}, choices={"hidden": (16, 32)})  # fmt: skip
-
-        def defaults(self, learner):
-            return {"num_steps": 8, "gamma": 0.95}
-
-    run = finpod.train(Varied(), out=tmp_path / "varied", **{**SMALL, "config": None, "agents": 6})
-    settings = [trial.settings for trial in run.leaderboard]
-    assert settings[0].keys() >= {"hidden", "pull", "which", "gamma"}
-    first = next(trial.settings for trial in run.leaderboard if trial.number == 0)
-    assert (first["gamma"], first["num_steps"], first["pull"], first["which"]) == (0.95, 8, 1.0, None)
-    assert len({one["pull"] for one in settings}) > 2
-    drawn = [one["which"] for one in settings if one["which"] is not None]
-    assert all(set(names) <= set("abcd") and len(names) >= 3 for names in drawn)
-    assert all(len(trial.returns) == 30 for trial in run.leaderboard)
-    assert len(verify_log(run.folder / "log-0.jsonl").log) == 12
 
 
 def test_stocks_are_a_task_like_any_other():

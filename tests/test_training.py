@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -74,19 +73,6 @@ def refusal(market, folder, **changes):
     return str(raised.value)
 
 
-def test_d01_the_same_seed_gives_the_same_agents(market, tmp_path):
-    for name in ("first", "again"):
-        tiny_train(market, tmp_path / name / "tiny", seed=3)
-    tiny_train(market, tmp_path / "other" / "tiny", seed=4)
-    (text, weights, _), (same, same_again, _), (different, others, _) = (
-        files_of(tmp_path / name / "tiny") for name in ("first", "again", "other")
-    )
-    assert text == same
-    assert same_weights(weights, same_again)
-    assert text != different
-    assert not same_weights(weights, others)
-
-
 def test_d01_nothing_depends_on_or_touches_the_global_seeds(market, tmp_path):
     torch.manual_seed(1)
     np.random.seed(1)
@@ -159,27 +145,6 @@ def test_d24_several_seeds_are_whole_tournaments_side_by_side(market, tmp_path):
     result = finpod.backtest(several, market, start=market.dates[VALIDATION[1] + 1], examine=False)
     assert list(result.variants) == ["seed 11", "seed 12", "seed 13"]
     assert result.spread["count"]["sharpe"] == 3
-
-
-def test_the_best_on_validation_are_kept_and_every_trial_is_logged(trained):
-    best = {}
-    for line in trained.log:
-        assert len(line["returns"]) == VALIDATION[1] - VALIDATION[0]
-        best[line["agent"]] = max(best.get(line["agent"], -math.inf), line["score"])
-    kept = [line["score"] for line in trained.provenance["members"]]
-    assert kept == sorted(best.values(), reverse=True)[:2]
-    scores = [line["score"] for line in trained.log]
-    assert [line["score"] for line in trained.provenance["board"]] == sorted(scores, reverse=True)
-
-
-def test_progress_runs_from_0_to_1(market, tmp_path):
-    told = []
-    tiny_train(market, tmp_path / "tiny", seeds=2, keep=1, progress=lambda doing, share: told.append((doing, share)))
-    shares = [share for _, share in told]
-    assert shares == sorted(shares)
-    assert shares[0] == 0
-    assert shares[-1] == 1
-    assert ("seed 1, trial 3 of 4", 0.75) in told
 
 
 def test_names_that_are_never_members_are_left_out(market):

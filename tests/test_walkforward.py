@@ -15,7 +15,6 @@ import finpod
 from finpod.errors import CheckpointError, InputError, StrategyError
 from finpod.lookahead.audit import audit
 from finpod.lookahead.perturbation import with_noise_after
-from finpod.report.provenance import members, provenance
 from finpod.significance import sharpe_error
 from finpod.tournament import scheduler
 from finpod.walkforward import retraining
@@ -77,14 +76,6 @@ def trained(monkeypatch):
 
 def run(market, out, **changes):
     return walk_forward(market=market, out=out, **{"start": market.dates[FIRST], **TINY, **changes})
-
-
-def test_the_backtest_refuses_days_before_the_first_segment(market, done):
-    strategy = finpod.load_strategy(done.out)
-    until = strategy.segments[0].validation[1]
-    assert strategy.trained_until == until
-    assert until in refusal(backtest, strategy, market, start=until)
-    assert not backtest(strategy, market, start=market.dates[market.row_of(until) + 1]).in_sample
 
 
 def test_d12_what_comes_after_a_validation_changes_no_agent_chosen_on_it(market, tmp_path):
@@ -153,13 +144,6 @@ def test_d12_d24_all_trials_are_counted_and_each_seed_is_followed_through_all_se
     np.testing.assert_array_equal(done.result.variants["seed 1"], alone.equity)
     assert alone.variants == {}
     assert done.result.spread["count"]["sharpe"] == 2
-
-
-def test_the_report_shows_the_segments_and_all_their_windows(done):
-    assert list(done.result.windows) == [f"{what} {i}" for i in range(1, 5) for what in ("train", "validation")]
-    table = dict(members(done.result))["Segments"]
-    assert [row[0] for row in table.rows] == [line["agent"] for line in done.result.agent["segments"]]
-    assert dict(dict(provenance(done.result))["Agent"])["Walk forward: Segments"] == "4"
 
 
 # --- folders
