@@ -227,7 +227,7 @@ KNOWN = "2024-07-02 10:00"
         (TABLE.assign(pe=["1", "high", "2"]), DataError, "'high'"),
         (TABLE.iloc[:0], DataError, "no row"),
         (TABLE.drop(columns="pe"), DataError, "date, ticker"),
-        (TABLE.drop(columns="date"), DataError, "no column date"),
+        (TABLE.drop(columns="date"), DataError, "no column of dates"),
         (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
         (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
         (TABLE.assign(ticker=["AAA", None, "BBB"]), DataError, "row 2"),
