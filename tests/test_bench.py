@@ -73,9 +73,14 @@ def test_every_line_is_there(monkeypatch):
     assert f"torch {torch.__version__}" in lines["versions"]
 
 
-def test_a_word_selects():
-    lines = machine.run(envs=2, names=2, seconds=0.001, what="with policy")
-    assert list(lines)[::2] == ["env with policy steps/s", "task", "hardware", "versions"]
+def test_a_word_selects_and_a_machine_that_cannot_compile_says_so(monkeypatch):
+    def refuse(part, **_):
+        raise RuntimeError("no C++ compiler found\nand much more")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    lines = machine.run(envs=2, names=2, seconds=0.001, what="compiled")
+    assert list(lines) == ["env compiled steps/s", "task", "device", "hardware", "threads", "versions"]
+    assert lines["env compiled steps/s"] == "n/a: no C++ compiler found"
 
 
 # --- backtests and reports
@@ -182,7 +187,7 @@ def test_a_peer_has_the_same_task_and_its_processes_end():
         ("hopper --envs 0", ["envs 0"]),
         ("env --variant fast", ["--variant"]),
         ("env --seconds nan", ["seconds nan"]),
-        ("hoper", ["'hoper'", "env with policy", "hopper, halfcheetah"]),
+        ("hoper", ["'hoper'", "env compiled", "hopper, halfcheetah"]),
     ],
 )
 def test_errors_are_one_line(monkeypatch, options, values):

@@ -228,6 +228,19 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
         make_env(random_market(DAYS, NAMES)).load_state_dict(env.state_dict())
 
 
+@pytest.mark.slow
+def test_compiled_steps_agree_to_a_millionth():
+    execution, config = build_execution(random_market(DAYS, NAMES)), TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
+    eager, compiled = (MarketEnv(execution, 0, DAYS - 1, config, compile=c) for c in (False, True))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        action = torch.randn(8, NAMES, generator=generator)
+        ours, theirs = eager.step(action), compiled.step(action)
+        torch.testing.assert_close(theirs.obs.state, ours.obs.state, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(theirs.reward, ours.reward, rtol=1e-6, atol=1e-6)
+        assert torch.equal(theirs.obs.row, ours.obs.row)
+
+
 def test_a_window_must_hold_one_step():
     with pytest.raises(InputError, match="2 sessions to trade, fewer than hold=3"):
         make_env(market_of([1, 2, 3], [1, 2, 3]), hold=3)

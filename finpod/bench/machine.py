@@ -17,7 +17,7 @@ from finpod.devices import pick_device, usable_cores
 from finpod.envs.actions import TradingConfig
 from finpod.envs.locomotion import NAMES
 from finpod.envs.market_env import MarketEnv
-from finpod.errors import InputError
+from finpod.errors import InputError, first_line
 from finpod.features.panel import build_panel
 from finpod.files import versions
 from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -32,10 +32,10 @@ GROUPS = 64
 """Number of start groups: accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
-ENVIRONMENT = ("env", "env with policy", "train PPO")
+ENVIRONMENT = ("env", "env compiled", "env with policy", "train PPO")
 """Names of the measurements of steps per second."""
 WARM_UP = 2
-"""Number of warm-up calls. The first one allocates memory."""
+"""Number of warm-up calls. The first one compiles and allocates memory."""
 
 
 class Work(NamedTuple):
@@ -55,8 +55,8 @@ def run(
     `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
     Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
     one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
-    environment only, with a policy acting in it, and PPO from end to end. Other lines are the time to build a large panel of
-    features, and those of `finpod.bench.backtests`.
+    environment only, compiled by torch.compile, with a policy acting in it, and PPO from end to end. Other lines are the time
+    to build a large panel of features, and those of `finpod.bench.backtests`.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
     if envs < 1 or names < 2 or not 0 < seconds < math.inf:
@@ -130,17 +130,22 @@ def _environment_lines(
 ) -> dict[str, Any]:
     """Return lines on the environment's steps per second."""
     market = simulate_market(names=names, days=DAYS)
-    env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config)
-    if (act := WITH_POLICY.get(name)) is not None:
-        panel = build_panel(market, fit=(0, DAYS), device=device)
-        table = Table(panel.features, panel.member & panel.tradable)
-        policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
-        learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
-        work = act(env, learner)
-    else:
-        action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
-        work = Work(lambda: env.step(action), 1)
-    return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
+    try:
+        env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
+        if (act := WITH_POLICY.get(name)) is not None:
+            panel = build_panel(market, fit=(0, DAYS), device=device)
+            table = Table(panel.features, panel.member & panel.tradable)
+            policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
+            learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
+            work = act(env, learner)
+        else:
+            action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
+            work = Work(lambda: env.step(action), 1)
+        return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
+    except RuntimeError as error:  # of torch's compiler, usually for want of a C++ compiler
+        if name != "env compiled":
+            raise
+        return {f"{name} steps/s": f"n/a: {first_line(error)}"}
 
 
 def _panel_lines(device: torch.device) -> dict[str, Any]:
