@@ -10,7 +10,7 @@ import pytest
 from made_bars import DAYS, alone, closes, frame, places, refuses, repairs
 from numpy.testing import assert_array_equal
 
-from finpod.errors import FinpodError, InputError
+from finpod.errors import InputError
 from finpod.market.calendar import sessions_of
 from finpod.market.load import load_market
 from finpod.market.long_bars import RepairLog
@@ -88,33 +88,70 @@ def test_g04_a_column_of_unknown_meaning_is_asked_about(read, label):
     refuses(lambda: read(text, ticker_column="frim"), "'frim'", error=InputError, argument="ticker_column")
 
 
-def test_g04_text_of_unknown_meaning_needs_ticker(read):
-    text = "Date,Close,Mood\n2024-01-02,1,good\n2024-01-03,2,bad\n"
-    refuses(lambda: read(text), "Mood", argument="ticker_column")
-    assert closes(read(text, ticker="zzz")) == {"ZZZ": [1, 2]}
-    assert closes(read(text.replace("Mood", "Change %"))) == {"AAA": [1, 2]}
+MOOD = "Date,Close,Mood\n2024-01-02,1,good\n2024-01-03,2,bad\n"
+FORTH = "Date,Close\n2024-01-05,1\n2024-01-04,2\n2024-01-08,3\n2024-01-03,4\n"
+TWO = "PERMNO,date,TICKER,PRC\n1,20240102,X,10\n1,20240103,X,11\n2,20240104,X,50\n2,20240105,X,51\n"
+CHAIN = "date,ticker,close\n2024-01-02,A,1\n2024-01-03,A,2\n2024-01-04,B,10\n"
 
 
-@pytest.mark.parametrize(("days", "wrong"), [("02 02 03 03", "02"), ("04 05 02 03", "02"), ("05 04 08 03", "08")])
-def test_g04_dates_that_repeat_or_run_back_and_forth_are_several_tickers(read, days, wrong):
-    text = "Date,Close\n" + "".join(f"2024-01-{day},{number}\n" for number, day in enumerate(days.split()))
-    refuses(lambda: read(text), f"2024-01-{wrong}", "Date, Close", argument="ticker_column")
-    if len(set(days.split())) == 4:
-        assert len(read(text, ticker="AAA")) == 4
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        (MOOD, {"ticker": "zzz"}, {"ZZZ": [1, 2]}),
+        (MOOD.replace("Mood", "Change %"), {}, {"AAA": [1, 2]}),
+        (FORTH, {"ticker": "AAA"}, {"AAA": [4, 2, 1, 3]}),
+        (TWO, {"ticker_column": "permno"}, {"1": [10, 11], "2": [50, 51]}),
+        (TWO, {"ticker_column": "TICKER"}, {"X": [10, 11, 50, 51]}),
+        (CHAIN.replace("B", "a"), {"ticker": "ZZZ"}, {"ZZZ": [1, 2, 10]}),
+        ("Date,Price\n2024-01-02,1\n2024-01-03,2\n", {}, {"AAA": [1, 2]}),
+        ("Date,Close,\n2024-01-02,1,\n2024-01-03,2,\n", {}, {"AAA": [1, 2]}),
+        ("Date,Close\n2024-01-02,1,\n2024-01-03,2,\n", {}, {"AAA": [1, 2]}),
+        (",Date,AAA,BBB\n0,2024-01-02,1,3\n1,2024-01-03,2,4\n", {}, {"AAA": [1, 2], "BBB": [3, 4]}),
+        ("ticker,date,close\nCOIN,2024-01-02,1\nCOIN,2024-01-03,2\n", {}, {"COIN": [1, 2]}),
+        ("date,ticker,close\n2024-01-02,TRUE,1\n2024-01-03,TRUE,2\n", {}, {"TRUE": [1, 2]}),
+        ("Date,OPEN,T,A\n2024-01-02,1,3,5\n2024-01-03,2,4,6\n", {}, {"A": [5, 6], "OPEN": [1, 2], "T": [3, 4]}),
+        ("date,close,adjusted\n2024-01-02,1,True\n2024-01-03,2,True\n", {}, {"AAA": [1, 2]}),
+    ],
+)
+def test_g04_g23_what_is_read(read, text, options, expected):
+    bars = read(text, **options)
+    assert closes(bars) == expected
+    assert "adj_close" not in bars
 
 
-def test_g04_a_ticker_of_two_securities_is_asked_about(read):
-    text = "PERMNO,date,TICKER,PRC\n1,20240102,X,10\n1,20240103,X,11\n2,20240104,X,50\n2,20240105,X,51\n"
-    refuses(lambda: read(text), "TICKER", "PERMNO", "X", argument="ticker_column")
-    assert closes(read(text, ticker_column="permno")) == {"1": [10, 11], "2": [50, 51]}
-    assert closes(read(text, ticker_column="TICKER")) == {"X": [10, 11, 50, 51]}
+@pytest.mark.parametrize(
+    ("text", "argument", "words"),
+    [
+        (MOOD, "ticker_column", ["Mood"]),
+        (FORTH, "ticker_column", ["2024-01-08", "Date, Close"]),
+        (FORTH.replace("08,3", "05,3"), "ticker_column", ["2024-01-05"]),
+        (TWO, "ticker_column", ["TICKER", "PERMNO", "X"]),
+        ("Date,AAA,AAA\n2024-01-02,1,2\n", None, ["AAA"]),
+        ("Date,BRK.B,BRK-B\n2024-01-02,1,\n2024-01-03,,2\n", None, ["BRK.B", "BRK-B"]),
+        ("date,close,Close\n2024-01-02,1,2\n", None, ["close"]),
+        (HEADER, None, ["no bar"]),
+        (ROWS, None, ["row of values"]),
+        ("Open,Close\n1,2\n", None, ["Open, Close"]),
+        ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
+        ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
+        ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
+        ("Date,AAPL.Close,MSFT.Close\n2024-01-02,1,2\n", None, ["AAPL.Close"]),
+        ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["without a name"]),
+        ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
+        (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
+        ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),
+        ("", None, ["it is empty"]),
+        ("\0\1\2", None, ["UTF-8"]),
+        ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns"]),
+    ],
+)
+def test_g04_g09_g23_what_cannot_be_read_ends_in_one_line(read, text, argument, words):
+    refuses(lambda: read(text), *words, argument=argument)
 
 
 def test_g04_ticker_is_for_one_asset(read):
-    for text in (NAMED.format("ticker"), "Date,AAA,BBB\n2024-01-02,1,2\n"):
+    for text in (CHAIN, "Date,AAA,BBB\n2024-01-02,1,2\n"):
         refuses(lambda text=text: read(text, ticker="ZZZ"), "'ZZZ'", error=InputError, argument="ticker")
-    several = NAMED.format("ticker").replace("BBB", "aaa").replace("02,aaa", "04,aaa").replace("03,aaa", "05,aaa")
-    assert closes(read(several, ticker="ZZZ")) == {"ZZZ": [1, 2, 10, 20]}
 
 
 def test_g09_spellings_of_one_ticker_are_one_asset():
@@ -139,12 +176,6 @@ def test_g09_members_and_benchmark_are_found_under_any_spelling(tmp_path):
     assert (listed.tickers, listed.benchmark) == (("BRK-B", "VOD.L"), "QQQ")
 
 
-def test_g09_two_columns_that_become_one_ticker_are_refused(read):
-    refuses(lambda: read("Date,BRK.B,BRK-B\n2024-01-02,1,\n2024-01-03,,2\n"), "BRK.B", "BRK-B")
-    one = frame(tickers=("X",)).set_index("date")[["open", "close"]]
-    refuses(lambda: read_bars(pd.concat(dict.fromkeys(("aaa", "AAA"), one), axis=1)), "aaa", "AAA")
-
-
 def test_g09_two_files_of_one_ticker_are_one_series_or_refused(tmp_path):
     for name, days in (("aaa", DAYS[:2]), ("AAA", DAYS[2:])):
         frame(tickers=("X",), days=days).drop(columns="ticker").to_csv(tmp_path / f"{name}.csv", index=False)
@@ -156,55 +187,11 @@ def test_g09_two_files_of_one_ticker_are_one_series_or_refused(tmp_path):
     refuses(lambda: read_bars(tmp_path), "AAA on 2024-01-04")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Date,Price\n2024-01-02,1\n2024-01-03,2\n", {"AAA": [1, 2]}),
-        ("Date,Close,\n2024-01-02,1,\n2024-01-03,2,\n", {"AAA": [1, 2]}),
-        ("Date,Close\n2024-01-02,1,\n2024-01-03,2,\n", {"AAA": [1, 2]}),
-        (",Date,AAA,BBB\n0,2024-01-02,1,3\n1,2024-01-03,2,4\n", {"AAA": [1, 2], "BBB": [3, 4]}),
-        ("ticker,date,close\nCOIN,2024-01-02,1\nCOIN,2024-01-03,2\n", {"COIN": [1, 2]}),
-        ("date,ticker,close\n2024-01-02,TRUE,1\n2024-01-03,TRUE,2\n", {"TRUE": [1, 2]}),
-        ("Date,OPEN,T,A\n2024-01-02,1,3,5\n2024-01-03,2,4,6\n", {"A": [5, 6], "OPEN": [1, 2], "T": [3, 4]}),
-        ("date,close,adjusted\n2024-01-02,1,True\n2024-01-03,2,True\n", {"AAA": [1, 2]}),
-    ],
-)
-def test_g23_small_gaps(read, text, expected):
-    bars = read(text)
-    assert closes(bars) == expected
-    assert "adj_close" not in bars
-
-
 def test_g23_what_is_left_out_is_told(read):
     log = RepairLog()
     read("Date,Close,Foo,Bar,VWAP\n2024-01-02,1,5,6,1\n2024-01-03,2,6,7,2\n", log=log)
     read("Date,Last\n2024-01-02,1\n", log=log)
     assert log.reading == ["left out the columns Foo, Bar", "closes read from Last"]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (HEADER, ["no bar"]),
-        ("Date,AAA,AAA\n2024-01-02,1,2\n", ["AAA"]),
-        ("date,close,Close\n2024-01-02,1,2\n", ["close"]),
-        ("2024-01-02,10,11,9,10.5,100\n2024-01-03,10.5,12,10,11.5,200\n", ["row of values"]),
-        ("Open,Close\n1,2\n", ["no column of dates", "Open, Close"]),
-        ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", ["Open, Volume, VWAP"]),
-        ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", ["see OPEN, LOW", "see AAPL"]),
-        ("Date,AAPL,LAST\n2024-01-02,1,2\n", ["column LAST", "see AAPL"]),
-        ("Date,AAPL.Close,MSFT.Close\n2024-01-02,1,2\n", ["AAPL.Close"]),
-        ("Date,,AAA\n2024-01-02,1.5,2\n", ["without a name"]),
-        ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", ["'AAPL US Equity'"]),
-        (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", ["no date"]),
-        ("<!DOCTYPE html><p>429</p>\n", ["HTML or JSON"]),
-        ("", ["it is empty"]),
-        ("\0\1\2", ["UTF-8"]),
-        ("date,ticker,close\n2024-01-02,AAA,1,7\n", ["3 columns"]),
-    ],
-)
-def test_g23_what_cannot_be_read_ends_in_one_line(read, text, words):
-    refuses(lambda: read(text), *words, error=FinpodError)
 
 
 def test_a_header_with_a_close_in_both_levels_is_refused():

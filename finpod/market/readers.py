@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -84,10 +84,10 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
-    header = _header_of(
+    labels, levels, skipped = _header_of(
         [(at, [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]) for at, line in lines]
     )
-    names = [str(at) for at in range(len(header.labels))]
+    names = [str(at) for at in range(len(labels))]
     options = arrow_csv.ConvertOptions(
         null_values=_BLANK,
         true_values=[],
@@ -96,35 +96,25 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
         decimal_point=decimal,
         column_types={
             name: _TEXT
-            for name, label in zip(names, header.labels, strict=True)
-            if header.levels is None and (_stays_text(label) or word(label) == word(ticker_column))
+            for name, label in zip(names, labels, strict=True)
+            if levels is None and (_stays_text(label) or word(label) == word(ticker_column))
         },
     )
     table = arrow_csv.read_csv(
         source,
-        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=header.lines),
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skipped),
         parse_options=arrow_csv.ParseOptions(delimiter=separator),
         convert_options=options,
     )
     frame = table.to_pandas(date_as_object=False)
-    if header.levels is None:
-        return frame.set_axis(header.labels, axis=1)
-    return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
+    return frame.set_axis(labels if levels is None else pd.MultiIndex.from_tuples(labels, names=levels), axis=1)
 
 
-class _Header(NamedTuple):
-    """The lines before the first row of a CSV."""
+def _header_of(rows: Sequence[tuple[int, list[str]]]) -> tuple[list[Any], list[str | None] | None, int]:
+    """Return the labels of the columns, the names of the levels, and the number of the first row, of a CSV.
 
-    labels: list[Any]
-    """One label per column: text, or (upper label, lower label) in a header of two levels."""
-    levels: tuple[str | None, str | None] | None
-    """Names of the two levels of the header; None for one level."""
-    lines: int
-    """Number of lines of the file before the first row."""
-
-
-def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
-    """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
+    `rows` are its first lines as (number, cells). In a header of two levels, a label is a pair (upper label, lower label). In a
+    header of one level, the levels have no names (None). Raises ValueError for a file without a header.
 
     The second line belongs to the header in two cases. One of the two lines begins with a word such as Ticker, and the other
     line has fields. Or the third line has only the name of the index, as pandas writes it.
@@ -137,19 +127,20 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
         raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
     followed = _names_the_index(third)
     labels: list[Any] = list(upper)
-    levels, count = None, 1
+    levels: list[str | None] | None = None
+    count = 1
     if len(upper) == len(lower) > 1 and (followed or _is_second_line(upper, lower)):
         upper = [_without_number(label) for label in upper]
         labels = [(third[0] if followed else "", ""), *zip(upper[1:], lower[1:], strict=True)]
-        levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
+        levels, count = [upper[0] or None, lower[0] or None], 3 if followed else 2
     elif _names_the_index(lower):
         labels[0], count = lower[0], 2
     if len(rows) > start + count:
         number, values = rows[start + count]
         if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
             labels.append(("", "") if levels else "")
-        return _Header(labels, levels, number)
-    return _Header(labels, levels, rows[-1][0] + 1)
+        return labels, levels, number
+    return labels, levels, rows[-1][0] + 1
 
 
 def _is_second_line(upper: list[str], lower: list[str]) -> bool:
