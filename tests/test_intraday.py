@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_bars import repairs, suspicions
+from made_markets import intraday_market
 
 from finpod.backtesting.engine import backtest
 from finpod.errors import DataError, InputError
 from finpod.features.panel import build_panel, compute
 from finpod.lookahead.perturbation import with_noise_after
-from finpod.market.data import MarketData
 from finpod.market.load import load_market
 from finpod.rules import EqualWeight
 from finpod.trading.execution import build_execution
@@ -23,33 +23,13 @@ from finpod.training import train
 BARS = 6
 
 
-def minutes(sessions=30, names=3, seed=0, **changes):
-    """`BARS` bars of ten minutes a session from 09:30, without overnight jumps of their own."""
-    days = pd.bdate_range("2024-01-01", periods=sessions)
-    dates = np.concatenate(
-        [(day + pd.Timedelta("9h30min") + pd.timedelta_range("0min", periods=BARS, freq="10min")) for day in days]
-    )
-    close = 50 * np.cumprod(1 + np.random.default_rng(seed).normal(0, 0.002, (len(dates), names)), axis=0)
-    content = {
-        "dates": dates,
-        "tickers": tuple("ABC"[:names]),
-        "close": close,
-        "open": np.vstack([close[:1], close[:-1]]),
-        "benchmark_close": close.mean(axis=1),
-        "manifest": {"membership": "made"},
-    }
-    return MarketData(**{**content, **changes})
-
-
 def test_a_gap_late_in_a_day_is_not_the_end_of_a_name():
-    market = minutes()
+    market = intraday_market(30, BARS)
     close = market.close.copy()
     close[-2:, 1] = np.nan  # its last two bars of the last session are missing
-    assert not build_execution(minutes(close=close)).delisted.any()
+    assert not build_execution(replace(market, close=close)).delisted.any()
     close[-BARS:, 1] = np.nan  # a whole session is missing
-    gone = build_execution(minutes(close=close)).delisted
-    assert gone.sum() == 1
-    assert gone[-BARS, 1]
+    assert build_execution(replace(market, close=close)).delisted.nonzero().tolist() == [[29 * BARS, 1]]
 
 
 def test_a_window_on_the_last_day_of_training_is_refused():
@@ -57,13 +37,15 @@ def test_a_window_on_the_last_day_of_training_is_refused():
         trained_until = "2024-01-10"
 
     with pytest.raises(InputError, match="trained or selected on days up to 2024-01-10"):
-        backtest(Trained(), minutes(), start="2024-01-10")
-    assert backtest(Trained(), minutes(), start="2024-01-11").equity.index[0] == pd.Timestamp("2024-01-11 09:30")
+        backtest(Trained(), intraday_market(30, BARS), start="2024-01-10")
+    assert backtest(Trained(), intraday_market(30, BARS), start="2024-01-11").equity.index[0] == pd.Timestamp(
+        "2024-01-11 09:30"
+    )
 
 
 def test_sessions_begin_at_the_first_bar():
     """V_0 is the first bar of the first session, dated the weekday before it: Friday, for a Monday."""
-    result = backtest(EqualWeight(), minutes(), start="2024-01-08")
+    result = backtest(EqualWeight(), intraday_market(30, BARS), start="2024-01-08")
     curves = {"variants": {"seed 1": result.equity}, "agents": {"a": result.equity}, "baselines": {"b": result.equity}}
     result = replace(result, fan=result.equity.to_frame("random 1"), **curves)
     drawn = result.by_session()
@@ -79,23 +61,22 @@ def test_sessions_begin_at_the_first_bar():
 
 
 def test_a_benchmark_that_comes_late_in_the_first_session_counts_from_its_first_bar():
-    market = minutes()
-    benchmark = market.benchmark_close.copy()
-    benchmark[:2] = np.nan
-    result = backtest(EqualWeight(), minutes(benchmark_close=benchmark))
+    market = intraday_market(30, BARS)
+    late = np.where(np.arange(30 * BARS) < 2, np.nan, market.benchmark_close)
+    result = backtest(EqualWeight(), replace(market, benchmark_close=late))
     drawn = result.by_session()
     assert drawn.benchmark_equity.iloc[0] == result.benchmark_equity.iloc[2]
     assert drawn.benchmark_metrics.total_return == pytest.approx(result.benchmark_metrics.total_return, rel=1e-12)
 
 
 def test_intraday_files_keep_their_times(tmp_path):
-    market = minutes(sessions=12, names=1)
+    market = intraday_market(12, BARS)
     table = {"timestamp": market.dates, "ticker": "A", "open": market.open[:, 0], "close": market.close[:, 0]}
     pd.DataFrame(table).to_csv(tmp_path / "bars.csv", index=False)
     loaded = load_market(tmp_path / "bars.csv", benchmark=None)
     kept = ~np.isin(market.sessions, pd.to_datetime(["2024-01-01", "2024-01-15"]).to_numpy().astype("datetime64[D]"))
     np.testing.assert_array_equal(loaded.dates, market.dates[kept])
-    np.testing.assert_allclose(loaded.close, market.close[kept])
+    np.testing.assert_allclose(loaded.close, market.close[kept, :1])
     assert loaded.manifest["reading"] == ["intraday bars with New York times"]
     assert repairs(loaded) == {"rows dropped, not a session": 2 * BARS}
 
@@ -115,18 +96,16 @@ def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
 
 
 def test_intraday_times_of_another_clock_are_refused():
-    market = minutes(sessions=8).rows(BARS, 8 * BARS)
-    hours = np.concatenate([market.dates + np.timedelta64(hour, "h") for hour in range(7)])  # from 09:30 to 16:20
-    frame = pd.DataFrame({"date": np.sort(hours), "ticker": "A", "close": 5.0})
+    frame = pd.DataFrame({"date": intraday_market(8, 7).dates, "ticker": "A", "close": 5.0})  # from 09:30 to 15:30
     assert len(load_market(frame, benchmark=None).dates) > 0
-    with pytest.raises(DataError, match="2024-01-02T14:30"):
+    with pytest.raises(DataError, match="2024-01-01T14:30"):
         load_market(frame.assign(date=frame["date"] + pd.Timedelta("5h")), benchmark=None)
 
 
 def test_a_late_gap_or_a_missing_session_is_told_by_sessions():
-    dates = np.repeat(minutes(sessions=5).dates[BARS:], 2)
+    dates = np.repeat(intraday_market(5, BARS).dates[BARS:], 2)
     frame = pd.DataFrame({"date": dates, "ticker": ["A", "B"] * (4 * BARS), "close": 5.0})
-    missing = (frame["date"].dt.normalize() == "2024-01-03") | (frame["date"] >= "2024-01-05 10:10")
+    missing = (frame["date"].dt.normalize() == "2024-01-03") | (frame["date"] >= "2024-01-05 14:00")
     market = load_market(frame[~missing | (frame["ticker"] == "A")], benchmark=None)
     assert suspicions(market) == {"sessions without a bar": [("B", "2024-01-03")]}
 
@@ -151,7 +130,7 @@ def test_minute_bars_run_from_the_file_to_the_backtest(shared, tmp_path):
 
 
 def test_equal_weight_is_restored_once_a_session_and_not_at_every_bar():
-    market = minutes(sessions=12)
+    market = intraday_market(12, BARS)
     result = backtest(EqualWeight(), market)
     assert (result.turnover > 0).sum() == 12
     np.testing.assert_array_equal(result.equity.to_numpy(), result.equal_weight_equity.to_numpy())
@@ -161,7 +140,7 @@ def test_equal_weight_is_restored_once_a_session_and_not_at_every_bar():
 @given(row=st.integers(BARS * 45, BARS * 59), seed=st.integers(0, 99))
 def test_rows_after_a_bar_change_nothing_up_to_it(row, seed):
     """Every feature of both sets, and the panel scaled on earlier rows, to the last bit, on bars within the day."""
-    market = minutes(sessions=60)
+    market = intraday_market(60, BARS)
     later = with_noise_after(market, row, seed)
     assert not np.array_equal(later.close[row + 1 :], market.close[row + 1 :])
     for features in ("default", "published"):
