@@ -27,9 +27,9 @@ def test_a_gap_late_in_a_day_is_not_the_end_of_a_name():
     market = intraday_market(30, BARS)
     close = market.close.copy()
     close[-2:, 1] = np.nan  # its last two bars of the last session are missing
-    assert not build_execution(replace(market, close=close)).delisted.any()
+    assert not build_execution(replace(market, close=close, last_bar=None)).delisted.any()
     close[-BARS:, 1] = np.nan  # a whole session is missing
-    assert build_execution(replace(market, close=close)).delisted.nonzero().tolist() == [[29 * BARS, 1]]
+    assert build_execution(replace(market, close=close, last_bar=None)).delisted.nonzero().tolist() == [[29 * BARS, 1]]
 
 
 def test_a_window_on_the_last_day_of_training_is_refused():
