@@ -24,10 +24,10 @@ from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import save_agents
 from finpod.rl.task import Task, require_task
 from finpod.tasks import StockTask, make_stock_task, trading_of
+from finpod.tournament.analysis import SCORES
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.run_folder import RunFolder, find
 from finpod.tournament.scheduler import Watch, run
-from finpod.tournament.selection_bias import SCORES
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
 from finpod.trading.anchors import with_anchor

@@ -40,7 +40,7 @@ SPINE = (
     "measures market.data features trading strategy weights result backtesting.engine envs rl tasks ensemble tournament"
 )
 """Packages and modules to read first, but for those in `BESIDE_THE_SPINE`."""
-BESIDE_THE_SPINE = ("envs.locomotion", "tournament.run_folder", "tournament.lineage", "tournament.selection_bias")
+BESIDE_THE_SPINE = ("envs.locomotion", "tournament.run_folder", "tournament.analysis")
 WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | ast.IfExp | ast.Starred
 """Expressions that are made of the texts in them."""
 

@@ -9,9 +9,9 @@ import pytest
 from made_commands import run
 from made_logs import write_run
 
+from finpod.tournament.analysis import luck
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import ranked
-from finpod.tournament.selection_bias import luck
 
 
 @pytest.fixture(scope="module")

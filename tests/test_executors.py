@@ -172,7 +172,7 @@ def test_capacity_follows_the_room_and_a_few_wait_for_it(engine, monkeypatch):
         pods = engine(echo, **changes)
         assert (pods.slots(), pods.capacity()) == (slots, capacity)
     pods = engine(echo, gpus=0.5)  # one is queued, for an autoscaler to see
-    assert (pods.capacity(), pods.describe()) == (1, "Ray, 1 node, no room yet for a pod of 1 CPUs")
+    assert (pods.capacity(), pods.describe()) == (1, "Ray, 1 node, room for 0 pods")
     monkeypatch.setattr(ray_executor, "POLL", 0.0)
     pods = engine(echo)
     two = [{"Alive": True, "Resources": {"CPU": 3.0}}, {"Alive": False, "Resources": {"CPU": 9.0}},

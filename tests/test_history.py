@@ -11,10 +11,9 @@ from made_markets import random_market
 from finpod.errors import InputError
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
+from finpod.tournament.analysis import differing, lineage, luck
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Trial, ranked
-from finpod.tournament.lineage import differing, lineage
-from finpod.tournament.selection_bias import luck
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +125,7 @@ def test_many_trials_are_judged_in_fewer_blocks(monkeypatch):
         asked.append((table.shape, splits))
         return 0.25
 
-    monkeypatch.setattr("finpod.tournament.selection_bias.overfitting", note)
+    monkeypatch.setattr("finpod.tournament.analysis.overfitting", note)
     for count in (10, 500, 20_000):
         assert luck([trial(i, float(i), returns=np.zeros(64)) for i in range(count)]).overfitting == 0.25
     assert asked == [((64, 10), 16), ((64, 500), 12), ((64, 20_000), 8)]

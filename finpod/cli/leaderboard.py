@@ -17,9 +17,9 @@ from finpod.cli import console, options, outputs
 from finpod.files import UNFINISHED, require_free_file
 
 if TYPE_CHECKING:
+    from finpod.tournament.analysis import SelectionBias
     from finpod.tournament.history import History
     from finpod.tournament.leaderboard import Trial
-    from finpod.tournament.selection_bias import SelectionBias
 
 STRATEGIES = Path("strategies")
 """Folder of trained runs, relative to the current folder."""
@@ -71,8 +71,8 @@ def leaderboard(
 
 def facts(history: History) -> dict[str, Any]:
     """Return what --json prints: the leaderboard, the state of the run and its statistics."""
+    from finpod.tournament.analysis import luck
     from finpod.tournament.leaderboard import ranked
-    from finpod.tournament.selection_bias import luck
 
     trials = history.trials
     return {
@@ -102,7 +102,7 @@ def _notes(history: History) -> list[str]:
 def _show(history: History, top: int) -> None:
     """Print the leaderboard as text."""
     from finpod.periods import yearly_note
-    from finpod.tournament.selection_bias import SCORES, luck
+    from finpod.tournament.analysis import SCORES, luck
 
     print(_summary(history))
     print(f"{history.task['title']}\n" if "title" in history.task else "")
@@ -172,7 +172,7 @@ def _summary(history: History) -> str:
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
     """Return the ranked trials as rows of a table, with the settings that differ between the trials `among`."""
     from finpod.figures import ratio
-    from finpod.tournament.lineage import differing
+    from finpod.tournament.analysis import differing
 
     several, names = len(history.logs) > 1, differing(among)
     return [

@@ -15,10 +15,9 @@ from finpod.periods import aside
 from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
+from finpod.tournament.analysis import FEW, SCORES, differing, lineage
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial
-from finpod.tournament.lineage import differing, lineage
-from finpod.tournament.selection_bias import FEW, SCORES
 
 SHOWN = 20
 """Most rows in the tables of trials."""

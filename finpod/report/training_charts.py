@@ -15,9 +15,9 @@ from matplotlib.ticker import MaxNLocator
 from finpod.figures import short_amount
 from finpod.measures import Array
 from finpod.report.svg import PALETTE, Chart, Shown, Spec, new_figure, to_svg
+from finpod.tournament.analysis import SelectionBias, luck
 from finpod.tournament.history import History
 from finpod.tournament.leaderboard import ranked
-from finpod.tournament.selection_bias import SelectionBias, luck
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000

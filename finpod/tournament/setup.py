@@ -77,17 +77,14 @@ class Plan:
     """Stop rules."""
 
     def __post_init__(self) -> None:
-        require_number("agents", self.agents, 1, whole=True)
-        require_number("rounds", self.rounds, 1, whole=True)
-        require_number("keep", self.keep, 1, BOARD, whole=True)
-        require_number("steps", self.steps, 1, whole=True)
+        for name in ("agents", "rounds", "keep", "steps", "checkpoint_steps"):
+            if (value := getattr(self, name)) is not None or name != "checkpoint_steps":
+                require_number(name, value, 1, BOARD if name == "keep" else math.inf, whole=True)
+        for name in ("alike", "restart_rate"):
+            require_number(name, getattr(self, name), 0, 1)
+        require_number("retries", self.retries, 0, whole=True)
         require_seed(self.seed)
         require_choice("mode", self.mode, ("rounds", "async"))
-        if self.checkpoint_steps is not None:
-            require_number("checkpoint_steps", self.checkpoint_steps, 1, whole=True)
-        require_number("retries", self.retries, 0, whole=True)
-        require_number("alike", self.alike, 0, 1)
-        require_number("restart_rate", self.restart_rate, 0, 1)
 
     @property
     def most_trials(self) -> int:

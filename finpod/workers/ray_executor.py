@@ -214,12 +214,7 @@ class RayExecutor:
     def describe(self) -> str:
         """Return a text with the numbers of nodes and pods."""
         nodes, slots = len(self._alive()), self.slots()
-        room = (
-            f"room for {slots} pod{'s' * (slots > 1)}"
-            if slots
-            else f"no room yet for a pod of {self._pods.cpus:g} CPUs"
-        )
-        return f"Ray, {nodes} node{'s' * (nodes > 1)}, {room}"
+        return f"Ray, {nodes} node{'s' * (nodes > 1)}, room for {slots} pod{'s' * (slots != 1)}"
 
     def close(self) -> None:
         """Cancel the running pieces. Shut Ray down if this executor started it."""
