@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_agents import CONFIG, space_of
-from made_tournaments import FEATURES, UPDATE, plan_of, play, shuffled
+from made_tournaments import FEATURES
 
 from finpod.errors import FinpodError
 from finpod.rl.ppo import PPO, PPOConfig
-from finpod.storage import Store
 from finpod.tasks import COST_FACTOR, HIDDEN
 from finpod.tournament.evolution import FEWEST, Evolver, vary
 from finpod.tournament.leaderboard import Leaderboard, Settings, Trial, correlation, ranked
@@ -219,26 +218,6 @@ def test_later_beginners_are_like_the_better_ones():
         likeness.update(np.flatnonzero(np.isclose(moved, 0.8) | np.isclose(moved, 1.25)).tolist())
     assert likeness[2] > likeness[0] > 0
     assert len(board.agents) == 303
-
-
-@pytest.mark.parametrize("mode", ["rounds", "async"])
-@pytest.mark.parametrize("slots", [1, 7])
-def test_agents_are_compared_at_equal_experience_only(tmp_path, mode, slots):
-    board = play(Store(tmp_path), plan_of(mode=mode, agents=6, rounds=4, steps=8 * UPDATE), shuffled(slots))
-    assert len(board.log) == 24
-    assert {one.level for one in board.log} >= {1, 2, 3}
-    for one in board.log:
-        assert one.steps == one.level * 2 * UPDATE
-        if one.source is None:
-            continue
-        source = board.trials[one.source]
-        assert source.level == one.level - 1
-        assert sum(other.level == source.level for other in board.log) >= 2
-        if one.copied:
-            assert one.parent == source.agent != one.agent
-            assert all(one.settings[name] == source.settings[name] for name in ("hidden", "features"))
-        else:
-            assert one.agent_settings == source.agent_settings
 
 
 # --- the board

@@ -11,7 +11,7 @@ from made_markets import random_market
 from finpod.errors import InputError
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
-from finpod.tournament.analysis import differing, lineage, luck
+from finpod.tournament.analysis import lineage, luck
 from finpod.tournament.history import read_history
 from finpod.tournament.leaderboard import Trial, ranked
 
@@ -82,14 +82,6 @@ def test_what_is_no_run_is_named(tmp_path):
     Store(tmp_path / "young.unfinished").write("seed-0/log.jsonl", b"")
     with pytest.raises(InputError, match="has just begun"):
         read_history(tmp_path / "young")
-
-
-def test_settings_that_differ_are_found():
-    trials = [
-        trial(i, settings={"same": 1.0, "rate": i, "features": list(names)}) for i, names in enumerate(["ab", "ab"])
-    ]
-    assert differing(trials) == ["rate"]
-    assert differing([*trials, trial(2, settings={"same": 1.0, "rate": 0, "features": None})]) == ["rate", "features"]
 
 
 def test_luck_is_that_of_as_many_draws():

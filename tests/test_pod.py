@@ -16,12 +16,10 @@ from made_agents import (
 )
 from made_markets import random_market
 
-import finpod
 from finpod.rl.ppo import PPO
 from finpod.rl.rollout import collect
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod
-from finpod.trading.ledger import Costs
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +39,6 @@ def donor(setup):
 
 def trained_weights(checkpoint):
     return torch.cat([tensor.flatten().double() for tensor in checkpoint.weights.values()])
-
-
-def test_d06_two_slices_are_one(setup):
-    whole = train_slice(setup, settings(), None, 4 * STEPS_AN_UPDATE, 128)
-    half = train_slice(setup, settings(), None, 2 * STEPS_AN_UPDATE, 128)
-    assert torch.equal(
-        trained_weights(train_slice(setup, settings(), half, 4 * STEPS_AN_UPDATE, 128)), trained_weights(whole)
-    )
 
 
 class Always:
@@ -107,16 +97,6 @@ def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(setup, do
     assert torch.equal(child.learner.generator.get_state(), Pod(setup, settings(seed=5)).learner.generator.get_state())
 
 
-def test_copies_and_their_donor_do_not_share_an_optimiser(setup, donor):
-    before = {i: state["exp_avg"].clone() for i, state in donor.learner["optimizer"]["state"].items()}
-    alone = train_slice(setup, settings(seed=5), replace(donor, env={}), donor.steps + 64, 400)
-    train_slice(setup, settings(), donor, donor.steps + 64, 400)
-    after_donor = train_slice(setup, settings(seed=5), replace(donor, env={}), donor.steps + 64, 400)
-    assert torch.equal(trained_weights(alone), trained_weights(after_donor))
-    for i, tensor in before.items():
-        assert torch.equal(donor.learner["optimizer"]["state"][i]["exp_avg"], tensor)
-
-
 def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(setup, donor):
     weights = trained_weights(donor)
     (first, returns), (again, same) = validate(setup, donor), validate(setup, donor)
@@ -125,16 +105,6 @@ def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(setup, donor
     assert len(returns) == VALIDATION[1] - VALIDATION[0] == first.days
     assert torch.equal(trained_weights(donor), weights)
     assert np.prod(1 + returns) - 1 == pytest.approx(first.total_return)
-
-
-@pytest.mark.parametrize("fill", ["open", "close"])
-def test_an_untrained_agent_is_the_equal_weight(market, fill):
-    costs = Costs(fee_bps=20)
-    setup = make_setup(market, hold=1, costs=costs, fill=fill)
-    _, returns = validate(setup, Pod(setup, settings()).checkpoint())
-    start, end = market.dates[list(VALIDATION)]
-    equal_weight = finpod.backtest("equal-weight", market, start=start, end=end, costs=costs, fill=fill).equity
-    np.testing.assert_allclose(1e6 * np.cumprod([1, *(1 + returns)]), equal_weight, rtol=1e-9)
 
 
 def test_scaling_is_fitted_on_training_rows_alone(market, setup):

@@ -120,16 +120,6 @@ def test_d06_a_driver_that_is_killed_is_gone_on_with_and_ends_the_same(
     assert [name for name in names(tmp_path) if name != "place"] == ["tiny"]
 
 
-def test_d06_nothing_that_was_finished_is_done_again(market, out, whole, pieces):
-    known = verify_log(out.with_name("tiny.unfinished") / "seed-7" / "log.jsonl")
-    run(market, out, resume=True)
-    assert len(known.log) == 4
-    assert len(pieces) == (TRIALS - 4) * 2
-    assert hash_of(out) == whole["rounds"]
-    assert lines(verify_log(out / "log-7.jsonl"))[:4] == lines(known)
-    assert names(out.parent) == ["tiny"]
-
-
 def test_several_seeds_go_on_where_they_were(market, tmp_path, pieces):
     run(market, tmp_path / "whole" / "tiny", seeds=2)
 

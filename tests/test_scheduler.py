@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_tournaments import UPDATE, Made, agent_file, check_log, driver_of, lines, plan_of, play, records_of, shuffled
 
-from finpod.errors import CheckpointError, DataError, InputError
+from finpod.errors import CheckpointError, DataError
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
 from finpod.tournament.setup import Stop
@@ -175,39 +175,6 @@ def test_an_agent_that_cannot_be_read_at_the_end_is_told_and_gives_way_to_the_ne
     assert [entry.number for entry, _ in chosen] == [second.number, fourth.number]
     assert [agent.env for _, agent in chosen] == [{}, {}]  # without its accounts
     assert {text.split()[1] for text in said if text.startswith("agent ")} == {first.agent, third.agent}
-
-
-class Limited(Store):
-    """A disk that refuses checkpoints while it is `full`, and lines of the log while it is `stuck`."""
-
-    full = stuck = False
-
-    def write(self, name, content):
-        if self.full:
-            raise InputError(f"cannot write {name}: No space left on device; free some space")
-        super().write(name, content)
-
-    def append(self, name, content):
-        if self.stuck:
-            raise InputError(f"cannot write {name}: No space left on device; free some space and resume")
-        super().append(name, content)
-
-
-@pytest.mark.parametrize("what", ["full", "stuck"])
-def test_d06_a_disk_that_is_full_ends_it_and_resuming_goes_on(tmp_path, what):
-    plan = plan_of(checkpoint_steps=UPDATE)
-    whole = play(Store(tmp_path / "whole"), plan, Made())
-    store = Limited(tmp_path / "limited")
-
-    def watch(status):
-        setattr(store, what, len(status.board.log) == 5)
-
-    with pytest.raises(InputError, match="No space left on device") as raised:
-        play(store, plan, Made(2), watch=watch)
-    assert "\n" not in str(raised.value)
-    board = play(Store(store.folder), plan, Made(2))
-    assert lines(board) == lines(whole)
-    check_log(store, board)
 
 
 def test_a_place_whose_agents_are_all_gone_ends_it_and_the_log_stays(store):

@@ -17,16 +17,13 @@ import finpod
 from finpod.cli import app
 from finpod.cli.settings import recorded_options
 from finpod.errors import FinpodError, InputError, StrategyError
-from finpod.report.training import render_training_report
 from finpod.rl.evaluate import mean_action
 from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, require_task
 from finpod.tournament import scheduler
-from finpod.tournament.history import read_history
 from finpod.tournament.run_folder import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
-from finpod.tournament.verify import verify_log
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +86,6 @@ def test_a_folder_is_the_run_again(run):
     names = ["log-0.jsonl", "member-0.pt", "member-1.pt", "trained.json"]
     assert sorted(path.name for path in run.folder.iterdir()) == names
     assert not run.folder.with_name("small.unfinished").exists()
-
-
-def test_its_log_is_verified_and_its_report_drawn(run):
-    board = verify_log(run.folder / "log-0.jsonl")
-    assert [entry.score for entry in board.ranked()] == [trial.score for trial in run.leaderboard]
-    history = read_history(run.folder)
-    assert (history.measure, history.is_of_stocks, history.finished) == ("mean_return", False, True)
-    assert sum(trial.kept for trial in history.trials) == 2
-    page = render_training_report(history)
-    assert "mean_return" in page
-    assert "Sharpe" not in page
 
 
 def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):

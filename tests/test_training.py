@@ -181,8 +181,6 @@ def test_an_output_that_exists_is_refused_before_training_and_replaced_when_allo
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     assert "exists already" in refusal(market, tmp_path, out=tmp_path / "mine")
-    assert slices == []
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep me"
     assert "notes.txt" in refusal(market, tmp_path, out=tmp_path / "mine", overwrite=True)
     assert slices == []
     (tmp_path / "mine" / "notes.txt").unlink()
