@@ -127,7 +127,7 @@ def test_a_clip_is_written_and_told_of(graphics, work):
 
 
 @pytest.mark.parametrize(("line", "told"), [
-    ("hopp", "did you mean strategies/hop?"),
+    ("hopp", "hopp is not a finished run"),
     ("hop --agent 1", "hop has no agent 1"),
     ("hop --seconds nan", "--seconds is nan"),
     ("hop --seed -1", "--seed is -1"),

@@ -92,16 +92,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for name in dict.fromkeys(row["task"]["task"] for row in rows):
         seeds = sorted((row for row in rows if row["task"]["task"] == name), key=lambda row: np.mean(row["returns"]))
-        scores = [float(np.mean(row["returns"])) for row in seeds]
-        deviations = [np.std(row["returns"], ddof=1) for row in seeds]
-        spent = [row["seconds"] for row in seeds]
+        scores, spent = [np.mean(row["returns"]) for row in seeds], [row["seconds"] for row in seeds]
+        each = [f"{np.mean(row['returns']):.0f} ({np.std(row['returns'], ddof=1):.0f})" for row in seeds]
         lines.append(
             {
                 "task": seeds[0]["task"]["title"],
                 "steps": f"{seeds[0]['steps']:,}",
-                "mean return of each seed (sd over 20 episodes)": ", ".join(
-                    f"{score:.0f} ({deviation:.0f})" for score, deviation in zip(scores, deviations, strict=True)
-                ),
+                "mean return of each seed (sd over 20 episodes)": ", ".join(each),
                 "median": f"{median(scores):.0f}",
                 "goal": str(GOALS.get(name, "none")),
                 "seconds": f"{min(spent):.0f} to {max(spent):.0f}",
@@ -115,15 +112,14 @@ def draw(rows: Sequence[dict[str, Any]], file: Path) -> None:
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row["task"]["task"] for row in rows))
-    columns = min(len(names), 3)
-    lines = -(-len(names) // columns)
+    columns, lines = min(len(names), 3), -(-len(names) // 3)
     figure = Figure(figsize=(3.2 * columns, 2.6 * lines), layout="constrained")
     for number, name in enumerate(names, start=1):
         axes = figure.add_subplot(lines, columns, number)
         for row in rows:
             if row["task"]["task"] == name:
-                steps, scores = zip(*row["curve"], strict=True)
-                axes.plot(np.array(steps) / 1e6, scores, linewidth=1.2)
+                steps, scores = np.array(row["curve"]).T
+                axes.plot(steps / 1e6, scores, linewidth=1.2)
         axes.set(title=name, xlabel="million steps", ylabel="mean return", xlim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(file, format="svg", metadata={"Date": None})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -117,7 +116,6 @@ def audit(
 def report(
     folder: Run,
     overwrite: options.Overwrite = False,
-    as_json: options.AsJson = False,
 ) -> None:
     """Write the HTML report of a saved run again, to reports/NAME.html."""
     import finpod
@@ -127,12 +125,8 @@ def report(
     target = outputs.REPORTS / f"{outputs.plain_word(outputs.name_of(place))}.html"
     with console.progress("drawing"):
         require_free_file(target, overwrite)
-        result = finpod.load_result(place)
-        written = result.report(target)
-    if as_json:
-        console.show_json({"report": str(written), "result": json.loads(result.to_json())})
-    else:
-        print(written)
+        written = finpod.load_result(place).report(target)
+    print(written)
 
 
 def compare(

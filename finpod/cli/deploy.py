@@ -31,10 +31,6 @@ Command = Annotated[
     Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
 ]
 Out = Annotated[Path | None, Option(help="File to write; by default printed.")]
-Env = Annotated[
-    list[str] | None,
-    Option(metavar="NAME=VALUE", help="Environment variable of the pods, not for secrets; may be repeated."),
-]
 
 
 @app.command()
@@ -52,7 +48,6 @@ def kuberay(
         list[str] | None,
         Option(metavar="NAME:/MOUNT", help="Volume claim of the head, for data and results; may be repeated."),
     ] = None,
-    env: Env = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
     **values: Any,
@@ -71,7 +66,6 @@ def kuberay(
     cluster = Cluster(
         **CLUSTER.values(values | secrets),
         workers=tuple(workers),
-        env=_pairs(env),
         claims=tuple(Claim(claim=name, mount=mount) for name, _, mount in claims),
     )
     if kind == "cluster" and command:
@@ -117,17 +111,6 @@ def _span(text: str, option: str) -> dict[str, Any]:
     if match is None:
         raise InputError(f"{option} is {text!r}; give LEAST:MOST, such as 0:8")
     return {"least": int(match[1]), "most": int(match[2])}
-
-
-def _pairs(texts: list[str] | None) -> dict[str, str]:
-    """Return NAME=VALUE as a dictionary; InputError if a name is repeated."""
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or name in found:
-            raise InputError(f"--env {text!r} is not NAME=VALUE or repeats a name; give NAME=VALUE, each name once")
-        found[name] = value
-    return found
 
 
 def _give(text: str, out: Path | None, overwrite: bool) -> None:

@@ -148,7 +148,7 @@ def _help_advanced(context: typer.Context, wanted: bool) -> None:
 
 @dataclass(frozen=True)
 class Market:
-    """Options of the market."""
+    """Options of the market and of fills."""
 
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
@@ -166,9 +166,12 @@ class Market:
     """Name of the calendar in exchange_calendars. 'auto' takes that of the index, else XNYS; 'none' keeps all dates."""
     periods_per_year: float | None = None
     """Bars per year, to annualise figures; by default measured from the dates."""
+    fill: Literal["open", "close"] | None = None
+    """Price of the fills; by default open if the data has opens."""
 
 
-MARKET = Settings("cli.options", "Market", " ".join(Market.__annotations__))
+FILL = Settings("cli.options", "Market", "fill")
+MARKET = Settings("cli.options", "Market", " ".join(name for name in Market.__annotations__ if name not in FILL.names))
 COSTS = Settings("trading.ledger", "Costs", "fee_bps slippage_bps impact")
 TERMS = Settings(
     "trading.simulate",
@@ -180,15 +183,6 @@ TERMS = Settings(
         "help": "Largest turnover of one decision, buys plus sells, as a fraction of equity; same default as --max-weight."
     },
 )
-FILL = Settings("cli.options", "Fill", "fill")
-
-
-@dataclass(frozen=True)
-class Fill:
-    """Options of fills."""
-
-    fill: Literal["open", "close"] | None = None
-    """Price of the fills; by default open if the data has opens."""
 
 
 def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:

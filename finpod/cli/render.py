@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
-from finpod.cli.leaderboard import STRATEGIES, place_of
-from finpod.errors import InputError, did_you_mean
+from finpod.cli.leaderboard import place_of
+from finpod.errors import InputError
 from finpod.files import TRAINED, require_free_file, write_bytes
-
-if TYPE_CHECKING:
-    from finpod.tournament.trained_run import TrainedRun
 
 
 def render(
@@ -28,8 +25,12 @@ def render(
     """Write a clip of one episode of a trained locomotion agent as a GIF."""
     from finpod.envs.locomotion.render import gif, require_gif
     from finpod.report.clip import record
+    from finpod.tournament.trained_run import TrainedRun
 
-    run = _run_of(name)
+    place = Path(place_of(name))
+    if not (place / TRAINED).is_file():
+        raise InputError(f"{place} is not a finished run of a locomotion task; give a folder that finpod train wrote")
+    run = TrainedRun(place)
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
     require_gif(target)
     require_free_file(target, overwrite)
@@ -43,15 +44,3 @@ def render(
         console.show_json(facts | {"path": str(target)})
     else:
         print(f"{clip.task.definition.title}\nagent {clip.agent}: {clip}\n{target}")
-
-
-def _run_of(name: str) -> TrainedRun:
-    """Return a finished run by name or folder. Raises InputError if there is none, or its task is not a locomotion task."""
-    from finpod.tournament.trained_run import TrainedRun
-
-    place = Path(place_of(name))
-    if (place / TRAINED).is_file():
-        return TrainedRun(place)
-    folders = [path.parent for parent in (place.parent, STRATEGIES) for path in sorted(parent.glob(f"*/{TRAINED}"))]
-    hint = did_you_mean(place.name, {path.name: str(path) for path in folders}, "give a folder that finpod train wrote")
-    raise InputError(f"{place} is not a finished run of a locomotion task; {hint}")

@@ -10,9 +10,8 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any
 
 from finpod.deploy.image import filled, installed
@@ -22,8 +21,6 @@ LONGEST = {"RayJob": 47, "RayCluster": 53}
 """Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
 """First version of Ray that has token authentication, which the manifests use."""
-SECRET = re.compile(r"(^|_)(api_?key|key|token|secret|passw(or)?d|pwd|credential)s?(_|$)", re.IGNORECASE)
-"""Pattern of variable names that suggest a secret, which must not be written to a file."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
 """Pattern of a URL with a user and a password."""
 LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lower-case letters, digits and dashes"}
@@ -93,8 +90,6 @@ class Cluster(Checked):
     """Cores of the head."""
     head_memory: str = field(default="8Gi", metadata=MEMORY)
     """Memory of the head, for the market, its features and the leaderboard."""
-    env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Environment variables of every pod; not for secrets."""
     secret: tuple[str, ...] = field(default=(), metadata=LABEL)
     """Secrets whose keys become environment variables of the head, such as credentials of the storage."""
     pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
@@ -111,8 +106,6 @@ class Cluster(Checked):
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
             fault = "is not a version" if release is None else "has no token authentication"
             raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
-        for name, value in self.env.items():
-            _require_variable(name, value)
         unique = {
             "workers": [group.name for group in self.workers],
             "claim": [one.claim for one in self.claims],
@@ -123,18 +116,6 @@ class Cluster(Checked):
         for name, texts in unique.items():
             if twice := next((text for text in texts if texts.count(text) > 1), None):
                 raise InputError(f"{name} {twice} is given twice; give it once", argument=name)
-
-
-def _require_variable(name: str, value: str) -> None:
-    """Raise InputError for an invalid variable name, and for a name that suggests a secret."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        raise InputError(f"{name!r} is not a valid name of a variable; give NAME=VALUE", argument="env")
-    if SECRET.search(name):
-        raise InputError(
-            f"{name} may be a secret, which would be in plain text; put it into a Secret and name that", argument="env"
-        )
-    if "$(" in value:
-        raise InputError(f"Kubernetes would expand $(...) in {name}={value}; write the value instead", argument="env")
 
 
 def command_line(command: Sequence[str]) -> str:
