@@ -181,7 +181,6 @@ def _agent_row(days: Callable[[str], Days], period: str, kind: str, anchor: str,
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with its returns rounded to eight digits."""
     return {
         name: np.round(value, 8).tolist() if isinstance(value, np.ndarray) else value for name, value in row.items()
     }

@@ -139,14 +139,12 @@ def silent() -> Iterator[None]:
 
 
 def _learner(env: LocomotionEnv, task: LocomotionTask) -> Any:
-    """Return a PPO learner with the settings of the task."""
     config = PPOConfig(**task.defaults("ppo"))
     policy = task.policy(task.space().start, torch.Generator().manual_seed(0)).to(env.device)
     return PPO(policy, None, env.num_envs, config, torch.Generator(device=env.device).manual_seed(0))
 
 
 def _circumstances(spec: Spec, device: torch.device) -> dict[str, str]:
-    """Return lines on sizes, hardware and versions."""
     from finpod.envs.locomotion.mujoco import threads_of
 
     on_gpu = device.type == "cuda"

@@ -128,7 +128,6 @@ WITH_POLICY: dict[str, Callable[[Any, Any], Work]] = {"env with policy": acting,
 def _environment_lines(
     name: str, config: TradingConfig, names: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Return lines on the environment's steps per second."""
     market = simulate_market(names=names, days=DAYS)
     try:
         env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")

@@ -225,7 +225,6 @@ def _lines(fact: Any) -> Any:
 
 
 def _spells(value: Any) -> Any:
-    """Return pairs of days as text, other values unchanged."""
     if isinstance(value, list) and all(isinstance(pair, list) for pair in value):
         return ", ".join(" .. ".join(pair) for pair in value)
     return value

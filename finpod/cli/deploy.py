@@ -106,7 +106,6 @@ def submit(
 
 
 def _span(text: str, option: str) -> dict[str, Any]:
-    """Return LEAST:MOST as the fields of a worker group."""
     match = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if match is None:
         raise InputError(f"{option} is {text!r}; give LEAST:MOST, such as 0:8")
@@ -114,7 +113,6 @@ def _span(text: str, option: str) -> dict[str, Any]:
 
 
 def _give(text: str, out: Path | None, overwrite: bool) -> None:
-    """Print a text, or write it to a file and print the path."""
     if out is None:
         print(text, end="")
         return

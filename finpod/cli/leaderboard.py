@@ -100,7 +100,6 @@ def _notes(history: History) -> list[str]:
 
 
 def _show(history: History, top: int) -> None:
-    """Print the leaderboard as text."""
     from finpod.periods import yearly_note
     from finpod.tournament.analysis import SCORES, luck
 

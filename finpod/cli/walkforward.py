@@ -135,7 +135,6 @@ def _segments(
 
 
 def _row(line: Mapping[str, Any]) -> dict[str, str]:
-    """Return the row of a segment in the printed table."""
     from finpod.figures import percent, ratio
 
     return {

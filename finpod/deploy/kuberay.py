@@ -99,23 +99,11 @@ class Cluster(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.workers:
-            raise InputError("the cluster has no workers, and its head runs no training; give CPU or GPU workers")
         object.__setattr__(self, "ray", self.ray or installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
             fault = "is not a version" if release is None else "has no token authentication"
             raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
-        unique = {
-            "workers": [group.name for group in self.workers],
-            "claim": [one.claim for one in self.claims],
-            "mount": [one.mount for one in self.claims],
-            "secret": self.secret,
-            "pull_secret": self.pull_secret,
-        }
-        for name, texts in unique.items():
-            if twice := next((text for text in texts if texts.count(text) > 1), None):
-                raise InputError(f"{name} {twice} is given twice; give it once", argument=name)
 
 
 def command_line(command: Sequence[str]) -> str:
