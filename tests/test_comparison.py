@@ -14,8 +14,8 @@ from made_results import make_result, trained
 from test_report import Page
 
 from finpod.backtesting import comparison
-from finpod.backtesting.comparison import RANKED, compare
-from finpod.backtesting.comparison_text import contrasts, figure_rows, headings, notes_of, rank_rows, selection
+from finpod.backtesting.comparison import compare
+from finpod.backtesting.comparison_text import contrasts, figure_rows, headings, notes_of, selection
 from finpod.errors import InputError
 from finpod.measures import drawdowns, metrics, relative
 from finpod.records import Audit, ResultWarning, Severity
@@ -106,7 +106,7 @@ def test_a30_text_json_and_page_show_the_same_figures(three):
     assert selection(three) in text
     for name, own in stored["runs"].items():
         assert own["figures"] == json.loads(json.dumps(three.figures[name]))
-    for label, cells in [*figure_rows(three), *rank_rows(three)]:
+    for label, cells in figure_rows(three):
         row = re.search(rf'<th scope="row">{re.escape(label)}</th>(.*?)</tr>', html)[1]
         assert [cell for cell in re.findall(r"<td>(.*?)</td>", row) if cell] == [cell for cell in cells if cell]
 
@@ -150,15 +150,6 @@ def test_a13_pairs_without_an_interval_say_why(one, two, reason):
         assert ("from only 12 returns" in text) == (reason == "short")
     if reason == "ruined":  # shown to the end
         assert (found.figures["s2"]["total_return"], found.figures["s2"]["max_drawdown"]) == (-1, -1)
-
-
-def test_ranks_put_the_best_first_and_let_equals_share(three):
-    ranks = compare([run(1), run(1, strategy="twin"), run(2)]).ranks
-    assert ranks["s1"] == ranks["twin"]
-    for key in RANKED:
-        figures = {name: three.figures[name][key] for name in three.runs}
-        order = sorted(figures, key=figures.get, reverse=True)
-        assert [three.ranks[name][key] for name in order] == [1, 2, 3]
 
 
 def test_rivals_are_shown_once_or_named_after_their_runs(three):

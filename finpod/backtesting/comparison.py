@@ -25,8 +25,6 @@ LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
 """One of the two kinds of `Rival` (the other is 'benchmark'). Both are also names of columns in `_curves`."""
-RANKED = {"sharpe": "Sharpe", "cagr": "CAGR", "max_drawdown": "drawdown", "information_ratio": "information ratio"}
-"""Figure by which runs are ranked -> its label. Higher is better for all of them."""
 
 
 class Rival(NamedTuple):
@@ -76,12 +74,6 @@ class Comparison:
     """Yearly risk-free rate of all Sharpe ratios."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window and the rivals: "shortened" and "several_rivals"."""
-
-    @property
-    def ranks(self) -> dict[str, dict[str, float]]:
-        """Run -> figure of `RANKED` -> rank. 1 is the best. Equal figures share a rank. An undefined figure has rank NaN."""
-        figures = pd.DataFrame(self.figures).loc[list(RANKED)].astype(float).round(12)
-        return figures.rank(axis=1, method="min", ascending=False).to_dict()
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:

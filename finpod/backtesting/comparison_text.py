@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from finpod import files
-from finpod.backtesting.comparison import LEVEL, RANKED, RESAMPLES, Comparison, Pair
+from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison, Pair
 from finpod.backtesting.sentences import LUCK, severity_of, warning_sentence
 from finpod.backtesting.text import TURNOVER, cells, describe_terms, short_note
 from finpod.evidence.skill import code_of
-from finpod.figures import COMMON, Row, count, percent, plain, ratio, text_table
+from finpod.figures import COMMON, Row, percent, plain, ratio, text_table
 from finpod.periods import yearly_note
 from finpod.records import records
 from finpod.result import BacktestResult
@@ -59,8 +59,7 @@ def format_comparison(comparison: Comparison) -> str:
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     returns, table = len(comparison.equity) - 1, comparison.correlation
     lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {returns:,} returns", ""]
-    rows = [*figure_rows(comparison), *rank_rows(comparison)]
-    lines += text_table([*headings(comparison), *comparison.rivals], rows, _HEADING)
+    lines += text_table([*headings(comparison), *comparison.rivals], figure_rows(comparison), _HEADING)
     lines += [short_note(returns)] if comparison.is_short else []
     lines += [TURNOVER, yearly_note(comparison.periods_per_year, comparison.periods_per_year), ""]
     for label, cagr, cagr_span, sharpe, sharpe_span, verdict in contrasts(comparison):
@@ -101,12 +100,6 @@ def unfair_settings(comparison: Comparison) -> dict[str, dict[Any, list[str]]]:
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Return the label of each figure and its cells: runs, then rivals. A cell is empty if a rival lacks the figure."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
-
-
-def rank_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return a label and the ranks of the runs for each figure of `RANKED`. 1 is the best."""
-    ranks = comparison.ranks.values()
-    return [(f"Rank by {label}", [count(places[key]) for places in ranks]) for key, label in RANKED.items()]
 
 
 def headings(comparison: Comparison) -> list[str]:
@@ -158,7 +151,7 @@ def selection(comparison: Comparison) -> str:
 
 def to_json(comparison: Comparison) -> str:
     """Return the comparison without its curves as deterministic JSON. Undefined figures are null."""
-    days, ranks = comparison.equity.index, comparison.ranks
+    days = comparison.equity.index
     content = {
         "start": f"{days[0]:%Y-%m-%d}",
         "end": f"{days[-1]:%Y-%m-%d}",
@@ -166,7 +159,7 @@ def to_json(comparison: Comparison) -> str:
         "risk_free": comparison.risk_free,
         "periods_per_year": comparison.periods_per_year,
         "runs": {
-            name: {"strategy": run.strategy, "figures": comparison.figures[name], "ranks": ranks[name]}
+            name: {"strategy": run.strategy, "figures": comparison.figures[name]}
             for name, run in comparison.runs.items()
         },
         "rivals": comparison.rival_figures,

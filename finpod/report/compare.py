@@ -13,7 +13,6 @@ from finpod.backtesting.comparison_text import (
     headings,
     notes_of,
     pairs_note,
-    rank_rows,
     selection,
 )
 from finpod.figures import percent
@@ -85,7 +84,7 @@ def _warnings(comparison: Comparison) -> dict[str, Any]:
 
 
 def _figures(comparison: Comparison) -> dict[str, Any]:
-    return {"headings": headings(comparison), "rows": figure_rows(comparison), "ranks": rank_rows(comparison)}
+    return {"headings": headings(comparison), "rows": figure_rows(comparison)}
 
 
 def _pairs(comparison: Comparison) -> dict[str, Any]:
