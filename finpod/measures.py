@@ -18,7 +18,7 @@ tensors; for inputs [T, E] results are arrays [E].
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -204,18 +204,15 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
 
-def period_returns(equity: Any, dates: Any, period: str) -> tuple[Array, Array]:
+def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return the compounded returns of a curve [T] by calendar 'month' or 'year'.
 
     Returns the periods [K], datetime64[M] or [Y], and their returns [K]. A period's return starts at the last value before the
     period, so all returns compound to the total return. Missing values are skipped.
     """
-    units = {"month": "datetime64[M]", "year": "datetime64[Y]"}
-    if period not in units:
-        raise InputError(f"period {period!r} is unknown; choose 'month' or 'year'", argument="period")
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known = np.isfinite(curve)
-    curve, periods = curve[known], days[known][1:].astype(units[period])
+    curve, periods = curve[known], days[known][1:].astype({"month": "datetime64[M]", "year": "datetime64[Y]"}[period])
     if not len(periods):
         return periods, np.empty(0)
     ends = np.append(np.flatnonzero(periods[1:] != periods[:-1]), len(periods) - 1)
@@ -310,8 +307,6 @@ def _plain(figure: Array) -> Any:
 
 def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
     steps = _array(returns)
-    if window < 2:
-        raise InputError(f"window is {window}; a standard deviation needs 2 or more returns", argument="window")
     mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
     if len(steps) >= window:
         views = sliding_window_view(steps, window, axis=0)

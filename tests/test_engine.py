@@ -37,23 +37,6 @@ def test_b04_a_decision_never_earns_the_move_it_has_seen():
 
 
 @BOTH
-def test_decisions_and_fills_are_on_the_rows_of_the_contract(fill):
-    market, seen = random_market(days=12, gaps=0, member=None), []
-
-    def hold(view):
-        seen.append((view.date, view.step))
-        return np.full(5, 0.2) if view.step == 0 else None
-
-    result = backtest(does(hold, every=2), market, start=market.dates[3], end=market.dates[7], fill=fill)
-    lag = 0 if fill == "open" else 1
-    assert seen == [(market.dates[3 - lag], 0), (market.dates[5 - lag], 2)]
-    prices = market.open if fill == "open" else market.close
-    assert set(result.trades["date"]) == {pd.Timestamp(market.dates[4 - lag])}
-    assert result.trades["price"].tolist() == prices[4 - lag].tolist()
-    assert result.turnover.index.equals(pd.DatetimeIndex(market.dates[4 - lag : 8 - lag]))
-
-
-@BOTH
 def test_without_a_row_before_the_start_close_fills_skip_a_decision_and_say_so(fill):
     market = make_market([10, 11, 12, 13], open=[10, 10, 11, 12])
     result = backtest(BuyAndHold(), market, fill=fill, costs=FREE)

@@ -199,10 +199,3 @@ def test_a_note_of_the_vendor_is_never_grave(tmp_path):
     assert not any(warning.grave for warning in result.warnings)
     assert '<li class="red">' not in result.report(tmp_path / "page.html").read_text()
     assert headings(compare([result, other])) == ["equal-weight", "buy-and-hold"]
-
-
-def test_selection_is_warned_of_and_in_sample_comes_first():
-    strategy = Constant(0.3, 0.3, 0.3, trained_until="2024-02-01", trials=40)
-    result = backtest(strategy, flat(survivorship=True), allow_in_sample=True)
-    assert result.warnings[0] == ResultWarning("in_sample", {"trained_until": "2024-02-01"})
-    assert ResultWarning("many_trials", {"trials": 40, "on": "validation"}) in result.warnings

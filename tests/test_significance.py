@@ -33,15 +33,6 @@ def test_d12_the_expected_best_of_n():
             expected_best(*wrong)
 
 
-def test_the_probabilistic_sharpe_of_normal_returns():
-    steps = np.random.default_rng(1).normal(0.0005, 0.01, 2000)
-    sharpe = steps.mean() / steps.std(ddof=1)
-    assert probabilistic_sharpe(steps, sharpe * math.sqrt(252)) == pytest.approx(0.5)
-    assert math.isnan(probabilistic_sharpe(np.array([0.01, 0.02])))
-    crash, mirrored = (np.append(steps, steps.mean() + jump) for jump in (-0.12, 0.12))
-    assert probabilistic_sharpe(crash) < probabilistic_sharpe(mirrored)
-
-
 TWO_VALUES = np.array([0.03, -0.01, 0.03, -0.01])
 """Mean .01, deviations of .02: skewness 0 and kurtosis 1, so that 1 - g3 s + (g4 - 1) / 4 s^2 = 1.
 

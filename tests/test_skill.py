@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from made_results import make_result
 
-import finpod
 from finpod.backtesting.sentences import verdict_lines
 from finpod.errors import InputError
 from finpod.evidence import skill
@@ -17,7 +16,6 @@ from finpod.evidence.skill import (
     ANCHOR,
     BENCHMARK,
     MEASURED,
-    ONE_SIDED,
     RESAMPLES,
     SAMPLING,
     Code,
@@ -26,7 +24,6 @@ from finpod.evidence.skill import (
     verdicts,
     widened,
 )
-from finpod.files import to_json
 from finpod.significance import Interval, expected_best, minimum_length, probabilistic_sharpe
 
 DAYS = 756
@@ -202,44 +199,3 @@ def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
     holes.iloc[[5, 6, 100]] = np.nan
     gaps, whole = (evidence(one)["intervals"] for one in (replace(result, benchmark_equity=holes), result))
     assert {name: gaps[name] == whole[name] for name in whole} == {"strategy": True, ANCHOR: True, BENCHMARK: False}
-
-
-def test_intraday_results_are_judged_session_by_session():
-    """Two bars a session, of which the first is anywhere, and one in the first session: V_0."""
-    daily = against(0.0004, trials=3)
-    random = np.random.default_rng(1)
-
-    def twice(series):
-        bars = pd.concat([series * random.uniform(0.99, 1.01, len(series)), series])
-        bars.index = series.index.append(series.index + pd.Timedelta(hours=6))
-        return bars.sort_index().iloc[1:]
-
-    made = {
-        name: twice(getattr(daily, name)) for name in ("equity", "benchmark_equity", "equal_weight_equity", "turnover")
-    }
-    made |= {"anchor_equity": made["equal_weight_equity"], "weights": twice(daily.weights["N00"]).to_frame()}
-    fine = replace(daily, **made, periods_per_year=504)
-    assert to_json(evidence(fine)) == to_json(evidence(daily))
-    assert verdicts(fine) == verdicts(daily)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_the_best_of_a_hundred_without_skill_is_not_believed_and_an_informed_rule_is(seed):
-    """The best is chosen on the very days it is judged on. As the only trial it would pass 95 %."""
-    market = finpod.simulate_market(days=DAYS + 1, signal=0.0, seed=seed)
-    tilts = np.exp(np.random.default_rng(seed).normal(0, 1, (100, DAYS // 21 + 1, 20)))  # a month each
-    weights = np.repeat(tilts / tilts.sum(axis=-1, keepdims=True), 21, axis=1)[:, : DAYS + 1]
-    results = finpod.backtest(weights, market, costs=finpod.Costs(fee_bps=0))
-    best = max(results, key=lambda result: result.relative_to_equal_weight.information_ratio)
-    assert best.trials == 100  # the batch it was taken from is counted without being asked
-    alone, chosen = evidence(replace(best, trials=1)), evidence(best)
-    assert alone["deflated_active_sharpe"] > 0.95
-    assert chosen["verdicts"][ANCHOR] == Code.NOT_DISTINGUISHABLE
-    assert max(chosen["deflated_active_sharpe"], chosen["deflated_sharpe"]) < ONE_SIDED
-    assert chosen["minimum_active_years"] > DAYS / 252
-    informed = finpod.simulate_market(days=DAYS + 1, signal=0.1, seed=seed)
-    found = evidence(replace(finpod.backtest(informed.oracle, informed), trials=100))
-    assert (found["candidates"], found["verdicts"][ANCHOR]) == (100, Code.MORE)
-    assert found["deflated_active_sharpe"] > ONE_SIDED
-    assert found["minimum_active_years"] < DAYS / 252

@@ -178,7 +178,7 @@ def _examined(
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result
-    return with_evidence(result, run.strategy, path, run.window, run.terms, progress or (lambda doing, share: None))
+    return with_evidence(result, path, run.window, run.terms, progress or (lambda doing, share: None))
 
 
 def require_opened(opened: int) -> None:

@@ -32,11 +32,12 @@ def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
 
 
 def with_evidence(
-    result: BacktestResult, strategy: Strategy, path: Path, window: Window, terms: Terms, progress: Progress
+    result: BacktestResult, path: Path, window: Window, terms: Terms, progress: Progress
 ) -> BacktestResult:
     """Return the result with its baselines, random portfolios, cost sweep and capacity.
 
-    `path` is the path of the strategy's account in `window` under `terms`.
+    `path` is the path of the strategy's account in `window` under `terms`. A baseline with the name of the strategy is
+    left out.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the replayed decisions respect the caps already
@@ -47,11 +48,8 @@ def with_evidence(
         decide = decisions_of(rule, rule.name, window, table)
         return simulate(window.execution, window.first, window.last, decide, plain)
 
-    def label(rule: str) -> str:
-        return rule if rule != result.strategy else f"{rule} (the rule)"
-
-    rules = [rule for rule in rules if (type(rule), rule.name) != (type(strategy), result.strategy)]
-    others = {label(rule.name): run(rule) for rule in rules}
+    rules = [rule for rule in rules if rule.name != result.strategy]
+    others = {rule.name: run(rule) for rule in rules}
     failures = {rule.name: getattr(rule, "failures", 0) for rule in rules}
     notes += [ResultWarning("rule_fell_back", {"rule": rule, "days": days}) for rule, days in failures.items() if days]
     progress("random portfolios", 0.4)
@@ -60,7 +58,7 @@ def with_evidence(
     progress("costs and capacity", 0.7)
     targets, equal = {result.strategy: path.targets}, run(EqualWeight()).targets
     if not torch.allclose(path.targets, equal, rtol=0, atol=1e-12, equal_nan=True):
-        targets[label("equal weight")] = equal
+        targets.setdefault("equal weight", equal)
     targets |= {name: other.targets for name, other in others.items()}
     dates = pd.DatetimeIndex(window.dates, name="date")
     return replace(
