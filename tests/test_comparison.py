@@ -183,7 +183,7 @@ def test_a23_a_benchmark_with_gaps_counts_on_its_own_days():
         ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"),
         ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
         ({"equity": run(2).equity.to_numpy() / 10}, "cash", "100,000 (s2)"),
-        ({"risk_free": 0.02}, "risk_free", "2.00% (s2)"),
+        ({"risk_free": 0.02}, "risk_free", "2 % (s2)"),
     ],
 )
 def test_terms_that_differ_make_it_unfair(changes, what, shown):

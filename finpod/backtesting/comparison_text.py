@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from finpod import files
 from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison, Pair
 from finpod.backtesting.sentences import LUCK, severity_of, warning_sentence
 from finpod.backtesting.text import TURNOVER, cells, describe_terms, short_note
 from finpod.evidence.skill import code_of
-from finpod.figures import COMMON, Row, percent, plain, ratio, text_table
+from finpod.figures import COMMON, Row, plain, ratio, text_table
 from finpod.periods import yearly_note
 from finpod.records import records
 from finpod.result import BacktestResult
@@ -31,25 +30,13 @@ NO_INTERVAL = {
     "same": "the two accounts are the same",
 }
 """`Pair.reason` -> text on why the pair has no interval."""
-UNFAIR: dict[str, tuple[Callable[[BacktestResult], Any], str, Callable[[Any], str]]] = {
-    "data": (
-        lambda run: (str(run.manifest.get("title", "no title")), run.data_hash[:12]),
-        "the data differ",
-        lambda value: f"{value[0]}, {value[1] or 'no hash'}",
-    ),
-    "terms": (
-        lambda run: (run.costs, run.fill, run.whole_shares),
-        "the terms differ",
-        lambda value: describe_terms(*value),
-    ),
-    "cash": (lambda run: round(float(run.equity.iloc[0])), "the starting cash differs", lambda value: f"{value:,}"),
-    "risk_free": (
-        lambda run: run.risk_free,
-        "the risk-free rates differ, so the Sharpe ratios use a rate of 0 %",
-        percent,
-    ),
+UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
+    "data": ("data", lambda run: f"{run.manifest.get('title', 'no title')}, {run.data_hash[:12] or 'no hash'}"),
+    "terms": ("terms", lambda run: describe_terms(run.costs, run.fill, run.whole_shares)),
+    "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
+    "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }
-"""Setting that must be equal for a fair comparison -> its value in a result, text on a difference, and format of a value."""
+"""Setting that must be equal for a fair comparison -> its plural as text, and its value in a result as text."""
 _HEADING = 18
 """Width in characters at which the heading of a column is wrapped."""
 
@@ -82,18 +69,17 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
     notes = [("", warning_sentence(note), False) for note in comparison.notes]
     unfair = []
     for what, groups in unfair_settings(comparison).items():
-        _, differ, write = UNFAIR[what]
-        values = "; ".join(f"{write(value)} ({', '.join(names)})" for value, names in groups.items())
-        unfair.append(("", f"unfair comparison: {differ}: {values}", True))
+        values = "; ".join(f"{value} ({', '.join(names)})" for value, names in groups.items())
+        unfair.append(("", f"unfair comparison: the runs have different {UNFAIR[what][0]}: {values}", True))
     return sorted([*warnings, *unfair, *notes], key=lambda note: not note[2])
 
 
-def unfair_settings(comparison: Comparison) -> dict[str, dict[Any, list[str]]]:
+def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
     """Return setting -> value -> names of the runs with this value, for the settings of `UNFAIR` in which runs differ."""
-    found: dict[str, dict[Any, list[str]]] = {what: {} for what in UNFAIR}
+    found: dict[str, dict[str, list[str]]] = {what: {} for what in UNFAIR}
     for what, groups in found.items():
         for name, run in comparison.runs.items():
-            groups.setdefault(UNFAIR[what][0](run), []).append(name)
+            groups.setdefault(UNFAIR[what][1](run), []).append(name)
     return {what: groups for what, groups in found.items() if len(groups) > 1}
 
 
