@@ -88,14 +88,12 @@ def test_a_place_gives_the_whole_result(ten):
         _ = ten[10]
 
 
-def test_the_table_sets_the_best_beside_the_best_of_luck(ten):
-    lines, ratios = str(ten).splitlines(), ten.metrics.sharpe
-    sharpe = next(line for line in lines if line.startswith("Sharpe")).split()[1:]
-    wanted = [ratios.mean(), ratios.std(ddof=1), ratios.min(), np.median(ratios), ratios.max()]
-    assert [float(cell) for cell in sharpe] == pytest.approx(wanted, abs=0.0051)
-    assert lines[-3].startswith(f"weights {ratios.argmax()} ")
-    assert f" {ratios.mean() + expected_best(10, ratios.std(ddof=1)):.2f}." in lines[-3]
-    assert "n/a" in str(backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0))))
+def test_the_best_is_compared_with_the_best_of_luck(ten):
+    ratios = ten.metrics.sharpe
+    line = next(line for line in str(ten).splitlines() if line.startswith(f"weights {ratios.argmax()} "))
+    assert f" {ratios.mean() + expected_best(10, ratios.std(ddof=1)):.2f}." in line
+    undefined = backtest(np.full((3, 30, 2), NAN), make_market(np.full((30, 2), 10.0)))
+    assert "Sharpe" not in str(undefined)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

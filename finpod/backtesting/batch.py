@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import torch
 
 from finpod.backtesting.run import dates_of
 from finpod.backtesting.sentences import reason
 from finpod.backtesting.text import describe_terms
-from finpod.figures import COMMON, figure, plural, ratio, text_table
+from finpod.figures import plural, ratio
 from finpod.measures import Metrics, metrics
 from finpod.periods import yearly_note
 from finpod.result import BacktestResult
@@ -25,15 +24,10 @@ from finpod.weights import PrecomputedWeights
 TOGETHER = 2**17
 """Largest number of accounts x assets settled at once, chosen to fit the processor's cache."""
 
-FIGURES = [row for row in COMMON if row.key in ("total_return", "cagr", "volatility", "sharpe", "max_drawdown")]
-"""Rows of the table of statistics."""
-STATISTICS = {"mean": "mean", "std": "sd", "min": "lowest", "median": "median", "max": "highest"}
-"""Name of a statistic in pandas -> heading of its column."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests:
-    """Results of S strategies over one window; `print` shows statistics of the group.
+    """Results of S strategies over one window; `print` compares the best with the best expected by luck.
 
     `backtests[s]` runs strategy s again and returns its `BacktestResult`. Iteration does this for each strategy. Only sums
     over assets are stored, which takes less memory than the weights. n is the number of returns.
@@ -76,27 +70,18 @@ class Backtests:
 
     def __str__(self) -> str:
         start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
-        found = pd.DataFrame({row.key: getattr(self.metrics, row.key) for row in FIGURES}, self.equity.columns)
-        spread = found[np.isfinite(found)].agg(list(STATISTICS))
-        lines = [
-            f"{plural(len(self), 'backtest')}, {start} .. {end}",
-            self.terms,
-            "",
-            *text_table(
-                [*STATISTICS.values()],
-                [(row.label, [figure(value, row.kind) for value in spread[row.key]]) for row in FIGURES],
-            ),
-            yearly_note(self.periods_per_year, self.sessions_per_year),
-        ]
-        mean, sd = spread.loc[["mean", "std"], "sharpe"]
-        if np.isfinite(sd):  # compare the best with the expected best of as many strategies without skill
-            best, luck = found["sharpe"].idxmax(), ratio(mean + expected_best(len(self), sd))
+        lines = [f"{plural(len(self), 'backtest')}, {start} .. {end}", self.terms]
+        ratios = pd.Series(self.metrics.sharpe, self.equity.columns).dropna()
+        if len(ratios) > 1:  # compare the best with the expected best of as many strategies without skill
+            mean, sd, best = ratios.mean(), ratios.std(), ratios.max()
+            luck = ratio(mean + expected_best(len(ratios), sd))
             lines += [
-                "",
-                f"{best} has the highest Sharpe ratio, {ratio(found['sharpe'].max())}. "
-                f"If all {len(self):,} strategies differed by luck alone, the expected best Sharpe ratio would be {luck}.",
+                f"Sharpe ratios from {ratio(ratios.min())} to {ratio(best)}, mean {ratio(mean)}, standard deviation {ratio(sd)}",
+                f"{ratios.idxmax()} has the highest Sharpe ratio, {ratio(best)}. If the strategies differed by luck alone, the "
+                f"best of {len(ratios):,} would be expected to have {luck}.",
+                yearly_note(self.periods_per_year, self.sessions_per_year),
             ]
-        return "\n".join([*lines, "", f"warning: {reason('ready_weights')}"])
+        return "\n".join([*lines, f"warning: {reason('ready_weights')}"])
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
