@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_markets import make_market, random_market
+from made_results import make_result
 
 from finpod.backtesting.comparison import compare
 from finpod.backtesting.comparison_text import headings
@@ -199,3 +200,9 @@ def test_a_note_of_the_vendor_is_never_grave(tmp_path):
     assert not any(warning.grave for warning in result.warnings)
     assert '<li class="red">' not in result.report(tmp_path / "page.html").read_text()
     assert headings(compare([result, other])) == ["equal-weight", "buy-and-hold"]
+
+
+def test_a_first_session_of_one_bar_is_v0_alone():
+    index = pd.DatetimeIndex(["2024-01-02 16:00", "2024-01-03 10:00", "2024-01-03 16:00"])
+    sessions = make_result(days=2, periods_per_year=504).sessions_of(pd.Series([100.0, 110.0, 121.0], index))
+    assert sessions.to_dict() == {pd.Timestamp("2024-01-02"): 100.0, pd.Timestamp("2024-01-03"): 121.0}
