@@ -9,7 +9,6 @@ from made_physics import actions
 
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.environment import make_locomotion
-from finpod.envs.locomotion.mujoco import threads_of
 from finpod.envs.locomotion.specs import EULER, FULL, spec_of
 from finpod.errors import CheckpointError, FinpodError, InputError
 from finpod.locomotion import LocomotionTask, task_of
@@ -176,8 +175,3 @@ def test_c18_an_action_that_is_no_number_is_named_and_moves_nothing_else():
         assert torch.isfinite(env.step(torch.full((WORLDS, 6), size)).reward).all()
     with pytest.raises(InputError, match="environment 0 at step 2"):
         env.check()
-
-
-def test_threads_are_those_asked_for_or_of_the_environment(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert (threads_of(None), threads_of(5)) == (3, 5)
