@@ -25,17 +25,6 @@ PACKAGE = "skfolio"
 """Package that solves minimum variance and hierarchical risk parity."""
 
 
-class BenchmarkHold(Strategy):
-    """Buys the benchmark at the first fill and holds it."""
-
-    name = "benchmark-hold"
-    trades_benchmark = True
-
-    def decide(self, view: MarketView) -> Decision:
-        """Return weight 1 for the single asset at the first decision, then None."""
-        return np.ones(1) if view.step == 0 else None
-
-
 class EqualWeight(Strategy):
     """Holds equal weights of the members with a bar on the decision day, rebalanced every session."""
 
@@ -54,6 +43,13 @@ class BuyAndHold(Strategy):
     def decide(self, view: MarketView) -> Decision:
         """Return weight 1/n for each of the n members at the first decision, then None."""
         return equal_parts(view.member & view.tradable) if view.step == 0 else None
+
+
+class BenchmarkHold(BuyAndHold):
+    """Buys the benchmark at the first fill and holds it."""
+
+    name = "benchmark-hold"
+    trades_benchmark = True
 
 
 class Momentum(Strategy):
