@@ -11,7 +11,7 @@ from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod, make_setup
 from made_markets import random_market
 
 import finpod
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import CheckpointError
 from finpod.rl.apg import APGConfig
 from finpod.rl.checkpoint import FORMAT, Checkpoint
 from finpod.rl.ppo import PPOConfig
@@ -55,15 +55,6 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert alike(loaded.policy().state_dict(), checkpoint.weights)
     assert not any(parameter.requires_grad for parameter in loaded.policy().parameters())
     assert list(saved.parent.iterdir()) == [saved]
-
-
-def test_numbers_from_numpy_are_stored_as_plain_ones_and_other_types_are_refused(checkpoint):
-    config = {**checkpoint.config, "learning_rate": np.float64(2e-3), "nested": [(np.int64(3), np.bool_(True))]}
-    loaded = Checkpoint.from_bytes(replace(checkpoint, config=config, steps=np.int64(5)).to_bytes())
-    assert (loaded.config["learning_rate"], loaded.config["nested"]) == (2e-3, [(3, True)])
-    assert type(loaded.steps) is int
-    with pytest.raises(InputError, match="a complex"):
-        replace(checkpoint, config={"number": 1j}).to_bytes()
 
 
 def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line(saved):

@@ -2,21 +2,14 @@
 
 import pytest
 import torch
-from made_agents import train_slice
 
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.features.panel import build_panel
-from finpod.rl.checkpoint import Checkpoint
 from finpod.rl.policy import MarketPolicy, PolicySpec
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.task import Table
 from finpod.synthetic import simulate_market
-from finpod.tasks import StockTask
-from finpod.tournament.leaderboard import Settings
-from finpod.tournament.pod import judge
-from finpod.tournament.setup import TournamentSetup
 from finpod.trading.execution import build_execution
-from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.gpu
 
@@ -61,16 +54,3 @@ def test_step_and_update_do_not_wait_for_the_device(market):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_a_slice_trains_resumes_and_is_validated(market, tmp_path):
-    trading = TradingConfig(num_envs=64, start_groups=8, costs=Costs(fee_bps=0))
-    task = StockTask(market=market, trading=trading, fill=None, features=None, train=(252, 340), validation=(341, 399),
-                     device="cuda")  # fmt: skip
-    settings = Settings(agent_id="a", seed=1, config=PPOConfig(num_steps=4))
-    setup = TournamentSetup(task=task, num_envs=64, config=settings.config, device="cuda")
-    first = train_slice(setup, settings, None, 512, 1024)
-    first.save(tmp_path / "first.pt")
-    second = train_slice(setup, settings, Checkpoint.load(tmp_path / "first.pt"), 1024, 1024)
-    assert second.steps == 1024
-    score = judge(setup, settings, second)
-    assert len(score.returns) == 58
-    assert score.metrics["days"] == 58
