@@ -11,8 +11,9 @@ from made_markets import random_market
 
 import finpod
 from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.envs.step import Returns
 from finpod.errors import InputError
-from finpod.rl.apg import ADAM, APG, MOST_KEPT, OBJECTIVES, APGConfig, Play, ScorerPolicy, ScorerSpec
+from finpod.rl.apg import ADAM, APG, MOST_KEPT, OBJECTIVES, APGConfig, ScorerPolicy, ScorerSpec
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Table
 from finpod.synthetic import simulate_market
@@ -47,7 +48,7 @@ def objectives_of(env, actions, smooth):
     env.reset()
     total = torch.zeros(env.num_envs, dtype=torch.float64)
     for step, action in enumerate(actions):
-        taken = env.step(action, grad=True, smooth=smooth)
+        _, taken = env.step(action, grad=True, smooth=smooth)
         total = total + (1 + 0.3 * step) * taken.net.log1p() - 0.1 * step * taken.turnover
     return total
 
@@ -97,8 +98,8 @@ def test_a_step_with_gradient_has_every_bit_of_one_without(market, action):
     for _ in range(8):
         act = torch.randn(6, plain.num_actions, generator=generator)
         step = plain.step(act)
-        taken = exact.step(act.requires_grad_(), grad=True)
-        pairs = [(step.obs, taken.step.obs), (step.final_obs, taken.step.final_obs), (step[1:4], taken.step[1:4])]
+        same, taken = exact.step(act.requires_grad_(), grad=True)
+        pairs = [(step.obs, same.obs), (step.final_obs, same.final_obs), (step[1:4], same[1:4])]
         assert all(torch.equal(*both) for parts in pairs for both in zip(*parts, strict=True))
         assert all(torch.equal(*pair) for pair in zip(plain.account, exact.account, strict=True))
         torch.testing.assert_close(taken.net.detach().log1p().float(), step.reward, rtol=0, atol=1e-7)
@@ -122,7 +123,7 @@ def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
 
     equity = simulate(env.execution, env.first, env.last, decide, env.config).equity
     for k in range(3):
-        taken = env.step(torch.zeros(2, 5), grad=True)
+        _, taken = env.step(torch.zeros(2, 5), grad=True)
         at = start + 3 * k - env.first
         assert float(taken.baseline[0]) == pytest.approx(float(equity[at + 3] / equity[at] - 1), abs=1e-12)
 
@@ -170,7 +171,7 @@ def test_what_has_no_gradient_and_the_settings_of_another_learner_are_refused_by
 def test_objectives_are_what_they_say():
     """Two steps of two accounts; the active log returns are ln 1.1, ln 0.8 and 0, ln 1.1."""
     tables = [[[0.21, 0.1], [-0.2, 0.21]], [[0.1, 0.1], [0.0, 0.1]], [[1.0, 0.5], [0.3, 0.2]]]
-    play = Play(*torch.tensor(tables, dtype=torch.float64))
+    play = Returns(*torch.tensor(tables, dtype=torch.float64))
     up, down = math.log(1.1), math.log(0.8)
     mean = (2 * up + down) / 4
     spread = (2 * (up - mean) ** 2 + (down - mean) ** 2 + mean**2) / 4
@@ -204,9 +205,9 @@ def test_an_untrained_scorer_goes_half_the_way_to_equal_weight_and_scores_follow
     empty, even = torch.tensor([[[0.0, 0, 0, 0, 0, 1]]]), torch.tensor([[[1 / 3, 1 / 3, 1 / 3, 0, 0, 0]]])
     for state in (empty, even):
         assert policy(code, state)[0].abs().max() < 1e-6
-    assert code.keep.item() == pytest.approx(MOST_KEPT / 2)
+    assert code.inertia.item() == pytest.approx(MOST_KEPT / 2)
     policy.day.bias.data.fill_(1e9)
-    assert policy.encode(values, among).keep.item() == pytest.approx(MOST_KEPT)
+    assert policy.encode(values, among).inertia.item() == pytest.approx(MOST_KEPT)
     torch.nn.init.normal_(policy.out.weight, generator=generator)
     order, everyone = torch.tensor([3, 0, 4, 1, 2]), torch.ones(1, 5, dtype=torch.bool)
     score = policy.encode(values, everyone).score

@@ -52,5 +52,3 @@ def test_step_and_update_do_not_wait_for_the_device(market):
         learner.update(rollout)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-

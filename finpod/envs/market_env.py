@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from finpod.envs.actions import TradingConfig, account_state, target_weights
-from finpod.envs.step import GradientStep, Observation, Step
+from finpod.envs.step import Observation, Returns, Step
 from finpod.errors import CheckpointError, InputError
 from finpod.seeds import require_seed, torch_seed
 from finpod.trading.anchors import anchor_weights
@@ -82,9 +82,9 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor) -> Step: ...
     @overload
-    def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> GradientStep: ...
-    def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | GradientStep:
-        """Trade on actions [E, A], advance by `hold` sessions and return the step.
+    def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> tuple[Step, Returns]: ...
+    def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | tuple[Step, Returns]:
+        """Trade on actions [E, A], advance by `hold` sessions and return the step; with `grad` also its returns.
 
         With `grad` the graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises InputError that
         names a setting through which no gradient passes.
@@ -99,7 +99,7 @@ class MarketEnv:
         phase = days % self.config.hold
         growth = self.baseline[days + self.config.hold, phase] / self.baseline[days, phase]
         baseline = self._on_device(growth - 1).expand(self._shape)
-        return GradientStep(step, (equity / before - 1).flatten(), baseline.flatten(), (notional / before).flatten())
+        return step, Returns((equity / before - 1).flatten(), baseline.flatten(), (notional / before).flatten())
 
     def detach(self) -> None:
         """Stop gradients of later steps from reaching earlier steps."""

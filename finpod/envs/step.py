@@ -31,14 +31,12 @@ class Step(NamedTuple):
     """Observations after the step and before any reset."""
 
 
-class GradientStep(NamedTuple):
-    """A step through which gradients pass, and its returns."""
+class Returns(NamedTuple):
+    """Returns over one step [E] or over K steps [K, E], float64. Gradients pass through `net` and `turnover`."""
 
-    step: Step
-    """The step itself."""
     net: Tensor
-    """[E] float64 simple returns over the step, net of costs."""
+    """Simple returns of the accounts, net of costs."""
     baseline: Tensor
-    """[E] float64 simple returns of the task's baseline; no gradient passes through them."""
+    """Simple returns of the task's baseline."""
     turnover: Tensor
-    """[E] float64 traded notional / equity before the step."""
+    """Traded notional / equity of the accounts before the step."""

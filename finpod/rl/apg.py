@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from finpod.envs.step import Returns
 from finpod.errors import InputError, require_choice, require_number
-from finpod.rl.policy import MOST_KEPT, AccountPolicy, AccountSpec, Policy, linear, mean_among
+from finpod.rl.policy import MOST_KEPT, AccountPolicy, AccountSpec, Code, Policy, linear, mean_among
 from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Table
 
@@ -37,21 +38,6 @@ class ScorerSpec(AccountSpec):
     """Kind of network: 'linear', or 'mlp' for two layers that also see the mean over the assets."""
 
 
-class Scores(NamedTuple):
-    """Output of the network for D days."""
-
-    score: Tensor
-    """[D, N] action if nothing of the present holding is kept; mean 0 over the assets that may be held."""
-    keep: Tensor
-    """[D, 1] weight of the present holding, as an action; from 0 to `MOST_KEPT`."""
-    cash: Tensor
-    """[D, 1] logit of cash."""
-    among: Tensor
-    """[D, N] bool mask of the assets that may be held."""
-    anchor: Tensor | None = None
-    """[D, N] weights of the anchor; None for equal weight."""
-
-
 class ScorerPolicy(AccountPolicy):
     """Policy with action (1 - keep) * score + keep * (the present holding as an action), without exploration or value.
 
@@ -71,78 +57,67 @@ class ScorerPolicy(AccountPolicy):
         self.out, self.day = linear(width, 1, bias=False), linear(width, 2)
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
 
-    def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Scores:
+    def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
         """Return the scores of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
         if self.spec.network == "mlp":
             values = self._encoded(values, among)
         average = mean_among(values, among)
         score = self.out(values - average.unsqueeze(-2)).squeeze(-1)
         keep, cash = self.day(average).split(1, -1)
-        return Scores(score, MOST_KEPT * keep.sigmoid(), cash, among, anchor)
+        return Code(score, MOST_KEPT * keep.sigmoid(), cash, torch.zeros_like(cash), among, anchor)
 
-    def forward(self, code: Scores, state: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
-        keep = code.keep.unsqueeze(-2)
+        keep = code.inertia.unsqueeze(-2)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
         return self._with_cash(action, code), torch.zeros_like(state[..., 0])
 
 
-class Play(NamedTuple):
-    """Returns of K steps, each [K, E] float64. Gradients pass through `net` and `turnover`."""
-
-    net: Tensor
-    """Simple returns of the accounts, net of costs."""
-    baseline: Tensor
-    """Simple returns of the task's baseline."""
-    turnover: Tensor
-    """Traded notional / equity of the accounts."""
-
-
-def active(play: Play) -> Tensor:
+def active(returns: Returns) -> Tensor:
     """Return the active log returns [K, E], a = ln(1 + net) - ln(1 + baseline)."""
-    return (1 + play.net).clamp(min=LEAST).log() - (1 + play.baseline).clamp(min=LEAST).log()
+    return (1 + returns.net).clamp(min=LEAST).log() - (1 + returns.baseline).clamp(min=LEAST).log()
 
 
-def log_objective(play: Play, penalty: float) -> Tensor:
+def log_objective(returns: Returns, penalty: float) -> Tensor:
     """Return the mean of ln(1 + net), the growth rate of wealth. `penalty` is not used."""
-    return (1 + play.net).clamp(min=LEAST).log().mean()
+    return (1 + returns.net).clamp(min=LEAST).log().mean()
 
 
-def active_objective(play: Play, penalty: float) -> Tensor:
+def active_objective(returns: Returns, penalty: float) -> Tensor:
     """Return mean(a) - penalty / 2 * var(a): active return against squared tracking error."""
-    over = active(play)
+    over = active(returns)
     return over.mean() - penalty / 2 * over.var(correction=0)
 
 
-def mean_variance_objective(play: Play, penalty: float) -> Tensor:
+def mean_variance_objective(returns: Returns, penalty: float) -> Tensor:
     """Return mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)."""
-    return play.net.mean() - penalty / 2 * play.net.var(correction=0)
+    return returns.net.mean() - penalty / 2 * returns.net.var(correction=0)
 
 
-def cvar_objective(play: Play, penalty: float) -> Tensor:
+def cvar_objective(returns: Returns, penalty: float) -> Tensor:
     """Return mean(a) - penalty / K * CVaR of sum_K(a) over the environments (Rockafellar and Uryasev 2000).
 
     CVaR, the conditional value at risk, is minus the mean of the worst tenth.
     """
-    over = active(play)
+    over = active(returns)
     worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
     return over.mean() + penalty / len(over) * worst.mean()
 
 
-def drawdown_objective(play: Play, penalty: float) -> Tensor:
+def drawdown_objective(returns: Returns, penalty: float) -> Tensor:
     """Return mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)."""
-    over = active(play)
+    over = active(returns)
     path = torch.cat([torch.zeros_like(over[:1]), over.cumsum(0)])
     deepest = (path.cummax(0).values - path).amax(0)
     return over.mean() - penalty / len(over) * deepest.mean()
 
 
-def turnover_objective(play: Play, penalty: float) -> Tensor:
+def turnover_objective(returns: Returns, penalty: float) -> Tensor:
     """Return mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a."""
-    return active(play).mean() - penalty * play.turnover.mean()
+    return active(returns).mean() - penalty * returns.turnover.mean()
 
 
-OBJECTIVES: dict[str, tuple[Callable[[Play, float], Tensor], float]] = {
+OBJECTIVES: dict[str, tuple[Callable[[Returns, float], Tensor], float]] = {
     "log": (log_objective, 0.0),
     "active": (active_objective, 10.0),
     "mean-variance": (mean_variance_objective, 2.0),
@@ -186,7 +161,7 @@ class APGConfig:
 
 
 class APG:
-    """Learner whose `update` takes one gradient step on the `Play` that `collect` returned."""
+    """Learner whose `update` takes one gradient step on the `Returns` that `collect` returned."""
 
     Config = APGConfig
     bounds: ClassVar = {"learning_rate": (0.002, 0.3), "penalty": (0.3, 3.0)}
@@ -203,8 +178,8 @@ class APG:
             trained, lr=self.rate, eps=ADAM[config.network][1], weight_decay=config.weight_decay
         )
 
-    def collect(self, env: Any) -> Play:
-        """Take K steps with the policy's mean actions, and return their `Play` with its graph.
+    def collect(self, env: Any) -> Returns:
+        """Take K steps with the policy's mean actions, and return their `Returns` with its graph.
 
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """
@@ -215,21 +190,21 @@ class APG:
             for _ in range(self.config.num_steps):
                 code = encode_rows(self.policy, self.table, of_groups(obs.row, self.groups))
                 action, _ = self.policy(code, obs.state.unflatten(0, (self.groups, -1)))
-                step, *earned = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)
+                step, earned = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)
                 played.append(earned)
                 obs = step.obs
             env.detach()
             env.check()
-            return Play(*map(torch.stack, zip(*played, strict=True)))
+            return Returns(*map(torch.stack, zip(*played, strict=True)))
 
-    def update(self, play: Play, progress: float = 0.0) -> dict[str, Tensor]:
-        """Take a gradient step; return statistics of the play as device tensors.
+    def update(self, returns: Returns, progress: float = 0.0) -> dict[str, Tensor]:
+        """Take a gradient step; return statistics of the returns as device tensors.
 
         With `anneal_lr` the step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
         """
         config = self.config
         objective, usual = OBJECTIVES[config.objective]
-        gained = PERCENT * objective(play, config.penalty * usual)
+        gained = PERCENT * objective(returns, config.penalty * usual)
         self.optimizer.zero_grad(set_to_none=True)
         (-gained).backward()
         grads = [p.grad for p in self.policy.parameters() if p.grad is not None]
@@ -239,12 +214,12 @@ class APG:
         self.optimizer.param_groups[0]["lr"] = self.rate * (1 - progress if config.anneal_lr else 1.0)
         self.optimizer.step()
         self.updates += 1
-        over = active(play).detach()
-        percent = {"reward": play.net.detach().mean(), "active": over.mean(), "tracking": over.std(correction=0)}
+        over = active(returns).detach()
+        percent = {"reward": returns.net.detach().mean(), "active": over.mean(), "tracking": over.std(correction=0)}
         return {
             "objective": gained.detach(),
             **{name: PERCENT * value for name, value in percent.items()},
-            "turnover": play.turnover.detach().mean(),
+            "turnover": returns.turnover.detach().mean(),
             "grad_norm": norm,
             "moving": norm.isfinite().float(),
         }

@@ -122,12 +122,12 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] weight of the present holding, as an action, from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] or [D, 1] weight of the present holding, as an action, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
     """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder:
-    its gradient is several times that of the policy."""
+    its gradient is several times that of the policy. Not used by policies without a value."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None

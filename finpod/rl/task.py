@@ -77,8 +77,8 @@ class Environment(Protocol):
     groups: int = 1
     """Number of groups; the E / groups environments of a group share their row. Used only if the task has a table."""
     differentiable: bool = False
-    """True if `step(action, grad=True, smooth=...)` returns a `GradientStep`, and `detach()` stops gradients of later steps from
-    reaching earlier ones. `smooth` is the width over which kinks are smoothed."""
+    """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`, and `detach()` stops gradients of later
+    steps from reaching earlier ones. `smooth` is the width over which kinks are smoothed."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
