@@ -18,7 +18,7 @@ from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 YEAR, MONTH, WEEK = 252, 21, 5
 """Number of sessions in a year, a month and a week."""
 LEAST = 126
-"""Fewest returns within a year for measuring the risk of an asset."""
+"""Smallest number of returns within a year for measuring the risk of an asset."""
 LEAST_WEIGHT = 1e-6
 """Weights below this count as zero: solvers return small positive weights."""
 PACKAGE = "skfolio"
@@ -81,10 +81,10 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions. Fully invested. Only for daily bars.
+    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions. It needs daily bars.
 
-    A member qualifies if it has a bar on the decision day, at least 126 returns in the year and a price that moved. If fewer
-    than two qualify, all members get equal weights.
+    The weights sum to one. A member qualifies if it has a bar on the decision day, at least 126 returns in the year and a
+    price that moved. If fewer than two qualify, all members get equal weights.
     """
 
     every = MONTH
@@ -167,7 +167,7 @@ def common_span(returns: Array) -> Array:
 
 
 class DollarVolume(Strategy):
-    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. Only for daily bars with volumes.
+    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. It needs daily bars with volumes.
 
     Weights are proportional to the square root of dollar volume, the mean of close * volume over 63 sessions.
     """

@@ -191,9 +191,10 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
             keys = list(by_ticker.keys())
             if len(set(keys)) < len(keys):
                 repeated = next(key for key in keys if keys.count(key) > 1)
-                raise StrategyError(f"{where} returned {repeated} twice; return one weight for each")
+                raise StrategyError(f"{where} returned a weight for {repeated} twice; return one for each ticker")
             if unknown := [str(key) for key in keys if key not in tickers]:
-                raise StrategyError(f"{where} returned weights for {', '.join(unknown[:3])}, not in the market")
+                text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use its tickers"
+                raise StrategyError(f"{where} returned {text}")
             decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -142,7 +142,9 @@ class MarketEnv:
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(f"the action of environment {env} at step {step} is not finite in column {column}")
+            raise InputError(
+                f"the action of environment {env} at step {step} is not finite in column {column}; pass numbers"
+            )
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
@@ -156,7 +158,8 @@ class MarketEnv:
         """Continue from a state of the same configuration. Raises CheckpointError for accounts of another shape."""
         shape, expected = tuple(state["shares"].shape), (*self._shape, self.names)
         if shape != expected:
-            raise CheckpointError(f"the stored accounts have shape {shape}, the environment's {expected}")
+            text = f"the stored accounts have shape {shape}, but the environment needs {expected}"
+            raise CheckpointError(f"{text}; use the market and the settings of the stored run")
         self._days, self._decisions, self._clock = state["days"].cpu(), state["decisions"].cpu(), int(state["clock"])
         cash, shares, seen_cash, seen_shares, self.equity = (
             state[name].to(self.device) for name in ("cash", "shares", "seen_cash", "seen_shares", "equity")
@@ -166,7 +169,7 @@ class MarketEnv:
         self._generator.set_state(state["generator"].cpu())
 
     def _on_device(self, host: Tensor) -> Tensor:
-        """Copy a host tensor [G] to the device, as [G, 1]."""
+        """Return a host tensor [G] as [G, 1] on the device."""
         return host.to(self.device, non_blocking=True).unsqueeze(1)
 
     def _observation(self, state: Tensor) -> Observation:
@@ -174,7 +177,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Random start days that leave room for a whole episode, or for one step if the window is shorter."""
+        """Return random start days [count] that leave room for an episode, or for one step if the window is shorter."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)

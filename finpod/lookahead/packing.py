@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Fewest sessions of a market whose strategies are searched for arrays with one row a session."""
+"""Smallest number of sessions of a market whose strategies are searched for arrays with one row a session."""
 
 
 class Packed(NamedTuple):

@@ -11,15 +11,15 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that updates a policy, for a table or None and a number of groups of environments."""
+    """Algorithm that trains a policy. `table` is the shared table of the task, `groups` the number of groups of environments."""
 
     Config: Any
-    """Frozen dataclass of its settings, with `num_steps`, the steps of each environment between two updates. `network`, if it
-    has one, is passed to the task, which builds the policy."""
+    """Class of its settings, a frozen dataclass. `num_steps` is the number of steps of each environment between two updates.
+    The task, which builds the policy, receives `network` if the class has this field."""
     bounds: ClassVar[Any]
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
-    """True if the learner needs differentiable environments; their environments do not share rows."""
+    """True if the learner needs differentiable environments. Each of them then has its own row of the table."""
     updates: int
     """Number of updates so far."""
 

@@ -122,7 +122,10 @@ def save_agents(
     folder: Path, marker: str, members: Sequence[Checkpoint], content: Mapping[str, Any], beside: Mapping[str, bytes],
     *, overwrite: bool,
 ) -> None:  # fmt: skip
-    """Write a folder of agents: one a file, `content` with their names in the file `marker`, and files `beside`; or nothing."""
+    """Write a folder of agents, one file each. If it cannot be written completely, nothing is written.
+
+    The JSON file `marker` holds `content` and the names of the agents' files. `beside` maps names to other files.
+    """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]
         for name, member in zip(names, members, strict=True):

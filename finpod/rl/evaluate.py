@@ -13,7 +13,7 @@ from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Environment, Observation, Table
 
 LONGEST = 100_000
-"""Most steps of an episode."""
+"""Largest number of steps of an episode."""
 
 
 @torch.no_grad()

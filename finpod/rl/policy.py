@@ -23,7 +23,7 @@ SUMMARY = 3
 def linear(
     inputs: int, outputs: int, gain: float = 0.0, generator: torch.Generator | None = None, *, bias: bool = True
 ) -> nn.Linear:
-    """Return an orthogonal linear layer without offsets, drawn from `generator` alone, or a zero layer for gain 0."""
+    """Return a linear layer with orthogonal weights, drawn from `generator`, and zero biases. With gain 0 the weights are zero."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)

@@ -63,7 +63,7 @@ ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
 def require_anchor(name: object) -> None:
     """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, one of the user's columns."""
     if column_of(name) == "":
-        raise InputError(f"anchor {PREFIX} needs the name of a column, as {PREFIX}size", argument="anchor")
+        raise InputError(f"anchor {PREFIX} needs the name of a column, such as {PREFIX}size", argument="anchor")
     if not column_of(name):
         require_choice("anchor", name, tuple(ANCHORS), f" and {PREFIX}COLUMN")
 

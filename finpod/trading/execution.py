@@ -24,7 +24,7 @@ Row = int | Tensor
 MONTH = 21
 """Number of sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Return assumed for an asset without a return on a session: an asset without history is assumed to be volatile."""
+"""Size of the return that is assumed where an asset has none: an asset without history counts as volatile."""
 
 
 class Account(NamedTuple):

@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this, and orders up to this share of the target position, count as zero: they are rounding errors."""
 
 NEWTON = 6
-"""Newton steps for the root of a cubic, starting at most a third above it. Four give full precision."""
+"""Number of Newton steps for the root of a cubic. They begin at most a third above the root; four give full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
