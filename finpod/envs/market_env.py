@@ -142,9 +142,7 @@ class MarketEnv:
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(
-                f"the action of environment {env} at step {step} is not finite in column {column}; pass numbers"
-            )
+            raise InputError(f"the action of environment {env} at step {step} is not finite in column {column}")
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
