@@ -230,7 +230,8 @@ def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
 
 @pytest.mark.slow
 def test_compiled_steps_agree_to_a_millionth():
-    execution, config = build_execution(random_market(DAYS, NAMES)), TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
+    execution = build_execution(random_market(DAYS, NAMES))
+    config = TradingConfig(num_envs=8, start_groups=4, hold=2, horizon=10)
     eager, compiled = (MarketEnv(execution, 0, DAYS - 1, config, compile=c) for c in (False, True))
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
