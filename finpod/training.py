@@ -177,7 +177,6 @@ def _learning_task(
 
 
 def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
-    """Return the stock task for the arguments of `train`."""
     for what in ("market", "train", "validation"):
         if of_market[what] is None or (what == "market" and not isinstance(of_market[what], MarketData)):
             raise InputError(
@@ -256,7 +255,6 @@ def _entry(out: Path, storage: str | None, features: Any, **others: Any) -> dict
 def _ensemble(
     features: Features, out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]
 ) -> Ensemble:
-    """Save the selected agents of all tournaments as an ensemble."""
     task = runs[0].setup.task
     assert isinstance(task, StockTask)
     spec, panel = task.spec(), task.panel

@@ -96,9 +96,9 @@ def test_a_run_without_an_ensemble_is_not_finished_though_all_its_trials_have_en
     assert json.loads(run("leaderboard ended --json").out)["finished"] is False
 
 
-def test_several_seeds_are_ranked_together_or_apart():
-    both, alone = table(run("leaderboard two").out), table(run("leaderboard two --seed 1").out)
-    assert ({row["seed"] for row in both}, len(both), "seed" in alone[0], len(alone)) == ({"0", "1"}, 20, False, 12)
+def test_several_seeds_are_ranked_together():
+    rows = table(run("leaderboard two").out)
+    assert ({row["seed"] for row in rows}, len(rows)) == ({"0", "1"}, 20)
 
 
 def test_json_holds_everything():
@@ -129,7 +129,6 @@ def test_the_report_is_written_and_replaced_on_request_only():
     [
         ("leaderboard nosuch", ["nosuch"]),
         ("leaderboard one --top 0", ["--top", "'0'"]),
-        ("leaderboard one --seed 4", ["seed 4"]),
         ("leaderboard hurt", ["strategies/hurt/log-0.jsonl"]),
         ("leaderboard hurt --verify", ["strategies/hurt/log-0.jsonl"]),
         ("leaderboard nosuch://x/y", ["nosuch://x/y"]),

@@ -34,7 +34,7 @@ def trial(number, score=0.0, run=0, agent=None, settings=None, **values):
 
 
 def of(history, number, seed=0):
-    return history.of(seed).logs[0].board.trials[number]
+    return history.logs[seed].board.trials[number]
 
 
 def test_a_trial_is_told_whole(history):
@@ -53,7 +53,7 @@ def test_a_trial_is_told_whole(history):
     copied = next(one for one in history.trials if one.copied)
     fresh = next(one for one in history.trials if one.source is None and one.level == 2)
     assert [(one.steps, one.spent) for one in (copied, fresh)] == [(300 * copied.level, 300), (600, 600)]
-    assert copied.parent == history.of(copied.run).logs[0].board.trials[copied.source].agent
+    assert copied.parent == of(history, copied.source, copied.run).agent
 
 
 def test_what_train_leaves_is_read(tmp_path):

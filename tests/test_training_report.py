@@ -123,7 +123,7 @@ def test_a_page_is_drawn_of_whatever_there_is(trials):
 
 
 def test_a_page_is_escaped_and_many_failures_are_cut(history):
-    page = render_training_report(replace(history.of(0), name="<b>&x", notes=("<i>note",)))
+    page = render_training_report(replace(history, logs=history.logs[:1], name="<b>&x", notes=("<i>note",)))
     assert ("<b>" in page, "&lt;b&gt;&amp;x" in page, "&lt;i&gt;note" in page) == (False, True, True)
     trials = [trial(i, math.nan, state="failed", reason=f"reason {i}", places=()) for i in range(60)]
     seen = text_of(render_training_report(made(trials)))

@@ -38,7 +38,6 @@ WIDTH = 110
 def leaderboard(
     run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, name in strategies/, or --storage.")],
     top: Annotated[int, Option(min=1, help="Number of ranks to print.")] = TOP,
-    seed: Annotated[int | None, Option(help="Show only the tournament with this seed.")] = None,
     report: Annotated[bool, Option("--report", help="Write a page, reports/NAME-training.html.")] = False,
     verify: Annotated[bool, Option("--verify", help="Recompute every random draw; fail if the log differs.")] = False,
     overwrite: options.Overwrite = False,
@@ -51,7 +50,7 @@ def leaderboard(
     from finpod.tournament.verify import verify_log
 
     with console.progress("reading"):
-        history = read_history(place_of(run)).of(seed)
+        history = read_history(place_of(run))
         written, page = list[Path](), outputs.REPORTS / f"{outputs.plain_word(history.name)}-training.html"
         if report:
             require_free_file(page, overwrite)

@@ -112,12 +112,10 @@ class Evolver:
         return self._agent(made, vary(parent.config, self._bounds(), random), {**parent.task, **moved})
 
     def _agent(self, made: int, config: Any, task: Mapping[str, Any]) -> Settings:
-        """Return the settings of the agent with the number `made`, from 0."""
         seed = int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
         return Settings(agent_id=f"{self.seed}-{made}", seed=seed, config=config, learner=self.learner, task=task)
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
-        """Return the bounds of the settings of the learner for this task."""
         return {name: self.space.learner.get(name, bounds) for name, bounds in LEARNERS[self.learner].bounds.items()}
 
     def _trial(

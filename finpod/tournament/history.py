@@ -63,16 +63,6 @@ class History:
         """True for the task "stocks", whose agents become an ensemble."""
         return "trading" in self.task
 
-    def of(self, seed: int | None) -> History:
-        """Return the history of one seed, or of all seeds for None. Raises InputError for a seed without a tournament."""
-        if seed is None:
-            return self
-        chosen = tuple(log for log in self.logs if log.board.run == seed)
-        if not chosen:
-            known = ", ".join(str(log.board.run) for log in self.logs)
-            raise InputError(f"{self.where} has no tournament of seed {seed}; it has {known}", argument="seed")
-        return replace(self, logs=chosen)
-
 
 def read_history(run: str | Path) -> History:
     """Return the history of the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.

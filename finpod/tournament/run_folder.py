@@ -131,30 +131,27 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Settings of an unfinished run, as recorded by its last driver. The entry 'run' of a log has the fields from `out` on."""
+    """Settings of an unfinished run, as recorded by its last driver.
+
+    `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first tournament,
+    and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the log: the output
+    folder `out` and the `storage` (None: OUT.unfinished) are absolute paths, and `seeds` those of the tournaments. `features`
+    are the names of the requested features (None: the default features, or a task without a market); those in `functions`
+    are functions, which a log cannot store. `market` has the arguments of `load_market`; it is empty for other markets.
+    `metadata` has further values for the next driver.
+    """
 
     where: str
-    """Folder or URL of the logs."""
     header: Mapping[str, Any]
-    """Header of the first log."""
     plan: Plan
-    """Plan of the first tournament."""
     config: Any
-    """Settings of the learner of the first agent."""
     out: str
-    """Output folder, an absolute path."""
     storage: str | None
-    """Absolute path or URL of the logs; None for OUT.unfinished."""
     seeds: Sequence[int]
-    """Seeds of the tournaments."""
     features: str | Sequence[str] | None
-    """Names of the requested features; None for the default features, and for tasks without a market."""
     functions: Sequence[str]
-    """Names of the features that are functions, which a log cannot store."""
     market: Mapping[str, Any]
-    """Arguments of `load_market`; empty if the market was not loaded by it."""
     metadata: Mapping[str, Any]
-    """Further values for the next driver."""
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:

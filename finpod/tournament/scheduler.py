@@ -253,7 +253,6 @@ class Scheduler:
                 self._remove(AGENT_FILE.format(number))
 
     def _look(self) -> None:
-        """Call `watch`."""
         self.status.where = self.executor.describe()
         self.watch(self.status)
         self.status.latest, self.status.remark = None, ""

@@ -117,7 +117,6 @@ class SegmentsFolder(RunFolder):
 def _train(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], folder: Path, progress: Progress
 ) -> None:
-    """Train the segments that are not finished yet."""
     for i, segment in enumerate(segments):
         out = folder / segment.folder
         if not (out / ENSEMBLE).is_file():
