@@ -51,29 +51,22 @@ def test_g10_a_price_carried_forward_without_volume_is_masked(tail):
 
 
 @pytest.mark.parametrize("tail", [9, 8])
-@pytest.mark.parametrize("volume", ["none", "missing", "never", "carried forward too"])
+@pytest.mark.parametrize("volume", ["none", "missing", "never", "carried forward too", "traded"])
 def test_g10_equal_closes_to_the_end_are_flagged_where_volumes_show_nothing(tail, volume):
-    """Ten equal closes are nine that repeat the one before."""
+    """Ten equal closes are nine that repeat the one before. The target of a takeover is traded at the price of the offer."""
     bars, live = carried(moving("AAA"), tail), rows < 100 - tail
+    traded = moving("AAA")["volume"]
     bars["volume"] = {
-        "missing": np.where(live, bars["volume"], np.nan),
+        "missing": np.where(live, traded, np.nan),
         "never": np.where(live, np.nan, 0.0),
-        "carried forward too": np.where(live, bars["volume"], bars["volume"].iloc[99 - tail]),
+        "carried forward too": np.where(live, traded, traded.iloc[99 - tail]),
+        "traded": traded,
     }.get(volume, np.nan)
     market = alone(bars.drop(columns="volume") if volume == "none" else with_others(bars))
     assert market.has_bar.all()
     assert repairs(market) == {}
-    flagged = [("AAA", f"{DAYS[100 - tail]:%Y-%m-%d}")] if tail >= 9 else []
+    flagged = [("AAA", f"{DAYS[100 - tail]:%Y-%m-%d}")] if tail >= 9 and volume != "traded" else []
     assert suspicions(market).get(SAME, []) == flagged
-
-
-def test_g10_equal_closes_with_trades_are_real():
-    """The target of a takeover for cash stays at the price of the offer."""
-    bars = moving("AAA")
-    bars.loc[60:, "close"] = 54.0
-    market = alone(with_others(bars))
-    assert market.has_bar.all()
-    assert market.manifest["repairs"] == market.manifest["suspicions"] == []
 
 
 @pytest.mark.parametrize("prices", ["those of the last bar", "missing", "new highs"])
@@ -81,17 +74,12 @@ def test_g10_open_high_and_low_may_be_carried_forward_too(prices):
     """With a new high it is the volume that is wrong, not the price."""
     bars = moving("AAA")
     bars = bars.assign(open=bars["close"] - 0.1, high=bars["close"] + 0.2, low=bars["close"] - 0.2)
-    last = bars.iloc[79]
-    columns = {name: np.nan if prices == "missing" else last[name] for name in ("open", "high", "low")}
-    if prices == "new highs":
-        columns["high"] = 90.0 + rows[:20] / 10
+    columns = {name: np.nan if prices == "missing" else bars[name][79] for name in ("open", "high", "low")}
+    columns |= {"high": 90.0 + rows[:20] / 10} if prices == "new highs" else {}
     market = alone(with_others(carried(bars, 20, **columns)))
-    if prices == "new highs":
-        assert market.has_bar.all()
-        assert repairs(market) == {"volumes masked, zero although the price moved": 20}
-    else:
-        assert_array_equal(market.has_bar[:, 0], rows < 80)
-        assert repairs(market) == {CARRIED: 20}
+    kind = "volumes masked, zero although the price moved" if prices == "new highs" else CARRIED
+    assert_array_equal(market.has_bar[:, 0], (rows < 80) | (prices == "new highs"))
+    assert repairs(market) == {kind: 20}
 
 
 def test_g10_missing_volumes_among_the_zeros_and_actions_after_the_last_trade():

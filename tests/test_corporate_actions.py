@@ -193,7 +193,7 @@ def test_a_split_and_a_dividend_on_one_day():
     assert_allclose(alone(bars).close[:, 0], total, rtol=1e-12)
     vendor = alone(bars.assign(adj_close=total))
     assert_allclose(vendor.close[:, 0], total, rtol=1e-12)
-    assert vendor.manifest["repairs"] == []
+    assert repairs(vendor) == {}
 
 
 def test_prices_without_whole_cents_have_their_dividends_already():
