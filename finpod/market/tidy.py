@@ -151,18 +151,13 @@ def ticker_of(source: Path) -> str:
 def _check_order(days: Array, layout: Layout, name: str) -> None:
     """Raise DataError if the dates of a table without tickers repeat or change direction."""
     steps = np.diff(days).astype(np.int64)
-    if (steps > 0).all() or (steps < 0).all():
-        return
-    again = pd.Series(days).duplicated().to_numpy()
-    turns = np.r_[False, (steps < 0) != (steps[0] < 0)]
-    fault, day = (
-        ("repeat, such as", days[again][0]) if again.any() else ("change direction, such as at", days[turns][0])
-    )
-    raise DataError(
-        f"{name} has no column of tickers and dates that {fault} {day!s:.10}, so it may have several assets. "
-        f"{ask_for_tickers(layout.columns)}",
-        argument="ticker_column",
-    )
+    turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
+    if turns.any():
+        raise DataError(
+            f"{name} has no column of tickers, and its dates repeat or change direction at {days[1:][turns][0]!s:.10}, so it may "
+            f"have several assets. {ask_for_tickers(layout.columns)}",
+            argument="ticker_column",
+        )
 
 
 def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
