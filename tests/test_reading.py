@@ -199,7 +199,6 @@ def test_a_header_with_a_close_in_both_levels_is_refused():
     table.columns = pd.MultiIndex.from_tuples([("close", "CLOSE"), ("close", "AAA")])
     refuses(lambda: read_bars(table), "(field, ticker)", "(ticker, field)")
     assert closes(read_bars(table.rename_axis(["field", "ticker"], axis=1))) == {"AAA": [2], "CLOSE": [1]}
-    assert closes(read_bars(table.rename(columns={"CLOSE": "LAST"}))) == {"AAA": [2], "LAST": [1]}
 
 
 def test_b21_equal_rows_are_dropped_by_date_not_by_value():

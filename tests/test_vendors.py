@@ -46,7 +46,6 @@ TWO = {
 """Vendor -> header and rows of a file of AAPL and MSFT."""
 OTHER = {
     "Stooq": ("<TICKER>,<PER>,<DATE>,<TIME>,<CLOSE>,<OPENINT>\nAAPL.US,D,{num},000000,{c},0", "AAPL.US"),
-    "CryptoDataDownload": ("https://x.com\nunix,date,symbol,close\n{s},{iso} 00:00:00,BTC/USD,{c}", "BTC-USD"),
     "yfinance, one ticker": ("Price,Close,High\nTicker,MSFT,MSFT\nDate,,\n{iso},{c},12", "MSFT"),
     "two levels, a permno": ("Price,Close\nTicker,10107\nDate,\n{iso},{c}", "10107"),
     "two levels of one label": (",Close\n,MSFT\nDate,\n{iso},{c}", "MSFT"),

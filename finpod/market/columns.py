@@ -19,19 +19,16 @@ NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "s
 """Names of the numbers that a bar may have; only `close` is required."""
 
 _WORDS = {
-    "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
-    dlycaldt exchangedate observationdate pricedate quotedate asofdate businessdate dtyyyymmdd windowstart opentime
-    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp ts dt""",
-    "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol actsymbol tscode stockcode seccode
-    securitycode code instrument instrumentid instrumentcode security securityid asset assetid underlying
-    underlyingsymbol underlyingticker stock stockid contract pair currencypair coin scrip scripcode ric permno sid secid
-    gvkey isin figi cusip ncusip sedol wkn""",
-    "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
-    longname brandname""",
-    "others": """adjopen adjhigh adjlow adjvolume adjusted vwap average bid ask spread trades transactions turnover amount change
-    changepercent pctchange chg ret return returns openinterest openint marketcap currency exchange mic market country
-    sector industry industrytag per period interval frequency timeframe time label note notes comment series source capitalgains
-    tickvol factor member benchmarkclose benchmarkopen""",
+    "dates": """date datetime timestamp dates day tradedate tradingday session datadate caldt dlycaldt exchangedate
+    observationdate asofdate dtyyyymmdd windowstart opentime beginsat time localtime unix ts dt""",
+    "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol tscode stockcode code instrument
+    instrumentid security securityid asset assetid underlying underlyingsymbol stock stockid ric permno sid secid gvkey isin
+    figi cusip sedol""",
+    "descriptions": "name names company companyname comnam issuer stockname securityname brandname",
+    "others": """adjopen adjhigh adjlow adjvolume adjusted vwap bid ask trades transactions turnover amount change
+    changepercent pctchange chg ret return returns openinterest openint marketcap currency exchange market country sector
+    industry industrytag per period interval time note notes series source capitalgains tickvol factor member benchmarkclose
+    benchmarkopen""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
 """Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word

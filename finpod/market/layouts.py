@@ -140,15 +140,13 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the two levels of the header.
 
-    The level that contains a close has the fields. If both contain one, the names of the levels decide, or else the level with
-    an unambiguous close such as "Close". Raises DataError if this leaves no level, or both.
+    The level that contains a close has the fields. If both contain one, the names of the levels decide. Raises DataError if
+    this leaves no level, or both.
     """
-    closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
-    levels = [level for level in (0, 1) if closes[level]]
+    levels = [level for level in (0, 1) if any(field_of(pair[level]) == "close" for pair in pairs)]
     if len(levels) == 2:
         tickers = [level for level, label in enumerate(names) if word(label) in TICKERS]
-        certain = [level for level in (0, 1) if not closes[level] <= ANY_PRICE]
-        levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
+        levels = [1 - tickers[0]] if len(tickers) == 1 else levels
     if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(levels) == 2:

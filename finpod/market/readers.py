@@ -1,4 +1,4 @@
-"""Reads parquet and CSV files as frames. Recognises separators, titles and headers of one or two levels."""
+"""Reads parquet and CSV files as frames. Recognises separators and headers of one or two levels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.ti
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
     """Return one parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
 
-    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles. Its
+    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark. Its
     header may have two levels: fields above tickers, or tickers above fields. Raises InputError for other kinds of files and
     DataError for unreadable ones.
     """
@@ -119,10 +119,7 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> tuple[list[Any], list[s
     The second line belongs to the header in two cases. One of the two lines begins with a word such as Ticker, and the other
     line has fields. Or the third line has only the name of the index, as pandas writes it.
     """
-    start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
-    if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
-        start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
-    upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
+    upper, lower, third = [*(cells for _, cells in rows), [""], [""]][:3]
     if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
         raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
     followed = _names_the_index(third)
@@ -135,8 +132,8 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> tuple[list[Any], list[s
         levels, count = [upper[0] or None, lower[0] or None], 3 if followed else 2
     elif _names_the_index(lower):
         labels[0], count = lower[0], 2
-    if len(rows) > start + count:
-        number, values = rows[start + count]
+    if len(rows) > count:
+        number, values = rows[count]
         if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
             labels.append(("", "") if levels else "")
         return labels, levels, number
