@@ -123,23 +123,6 @@ def test_resampled_days_are_real_ones_shifted_by_a_constant():
     assert mixed.title == "700 days drawn with replacement from simulated market: 30 names, seed 1"
 
 
-def test_no_rule_outgrows_equal_weight_on_resampled_days():
-    made = [resampled(REAL, seed=seed).close for seed in range(60)]
-    returns = np.stack([close[1:] / close[:-1] - 1 for close in made], axis=1)  # [T, M, N]
-    past = np.cumsum(returns, axis=0)
-    scores = {
-        "past mean": past[199:-1],
-        "momentum": past[199:-1] - past[194:-6],
-        "reversal": past[194:-6] - past[199:-1],
-        "low volatility": np.broadcast_to(-(REAL.close[1:] / REAL.close[:-1]).std(axis=0), past[199:-1].shape),
-    }
-    for name, score in scores.items():
-        chosen = score >= np.median(score, axis=-1, keepdims=True)
-        own = (returns[200:] * chosen).sum(-1) / chosen.sum(-1)
-        active = np.log1p(own) - np.log1p(returns[200:].mean(-1))
-        assert active.mean() < 4 * active.std() / active.size**0.5, name
-
-
 def test_only_a_daily_market_without_gaps_can_be_resampled():
     weekly = MarketData(dates=REAL.dates[::5], tickers=("A",), close=np.ones((180, 1)), benchmark_close=np.ones(180))
     holed = np.where(np.arange(180) == 9, np.nan, 1.0)[:, None]
