@@ -215,7 +215,7 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return package -> version: that of Python for 'python', 'not installed' for a missing package."""
+    """Return package -> version. The version of 'python' is that of Python; a missing package is 'not installed'."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}

@@ -27,7 +27,7 @@ Array = NDArray[Any]
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
 """Usual numbers of sessions a year: of continuous markets, exchanges, every second session, weekly bars and so on."""
 DEFAULT = 252
-"""Periods a year of undated values, and if there are too few dates."""
+"""Periods a year of values without dates, or with too few dates."""
 TOLERANCE = 0.06
 """Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
@@ -84,7 +84,7 @@ def measure(dates: Array) -> Periods:
         few = (
             f"{len(sessions)} dates over {span} days are too few to measure the sessions a year; {DEFAULT} are assumed"
         )
-        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{few}, {_WAY_OUT}")
+        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{few}; {_WAY_OUT}")
     tolerance = TOLERANCE + (SLACK / span if span < YEAR else 0.0)
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
     is_usual = abs(rate / nearest - 1) <= tolerance
@@ -93,7 +93,7 @@ def measure(dates: Array) -> Periods:
     if abs(dense / number - 1) > tolerance:
         doubt = f", but {dense:.0f} without gaps of up to {gaps.max()} days"
     note = (
-        f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}, {_WAY_OUT}" if doubt else ""
+        f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}" if doubt else ""
     )
     return Periods(number, bars, dense, True, note)
 
@@ -107,7 +107,7 @@ def contradiction(periods_per_year: float, dates: Array) -> str:
         return ""
     return (
         f"periods_per_year is {periods_per_year:g}, but the dates are about {numbers[0]:,.0f} bars a year; yearly figures use "
-        f"{periods_per_year:g}, leave periods_per_year out to use the measured number"
+        f"{periods_per_year:g}; leave periods_per_year out to use the measured number"
     )
 
 

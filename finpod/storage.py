@@ -151,7 +151,9 @@ def _local(text: str) -> Path:
     if "://" not in text:
         return Path(text)
     if not text.startswith("file:///"):
-        raise InputError(f"{text} is no path on this machine; pass file:/// and the full path, or only the path")
+        raise InputError(
+            f"{text} is not a path on this machine; write file:/// and the absolute path, or only the path"
+        )
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 

@@ -26,7 +26,7 @@ from finpod.seeds import require_seed
 from finpod.strategy import Strategy
 
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
-"""Standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return, a session."""
+"""Per session: standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return."""
 SIGNAL = 0.1
 """Default signal. The net ratio of the informed rule is then about 4."""
 BENCHMARK = "simulated equal-weight index"
@@ -120,8 +120,8 @@ def simulate_market(
     `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
     next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
-    fills at the open. It is from 0 (no signal) to 3 for 20 names. For other numbers the limit is multiplied by
-    sqrt(names / 20), which is accurate to 3 % from 20 to 50 names. Signals between `RATIOS` are interpolated. By default the
+    fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers the limit is multiplied by
+    sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
     signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
     as fast as one of beta 1.
 
@@ -186,7 +186,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
-            f"market has length {length} and {per_year:g} bars a year; pass two daily bars or more, {DEFAULT} a year",
+            f"market has length {length} and {per_year:g} bars a year; pass at least two daily bars ({DEFAULT} a year)",
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):

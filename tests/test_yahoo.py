@@ -39,13 +39,14 @@ WAITS = []
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch):
     monkeypatch.setattr("finpod.market.yahoo.ATTEMPTS", 4)
+    monkeypatch.setattr("finpod.market.yahoo.WAIT", 3.0)
     monkeypatch.setattr("finpod.market.yahoo.sleep", WAITS.append)
 
 
 def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
     """A market from the server, and the waits that it took."""
     WAITS.clear()
-    options = {"now": lambda: EVENING, "base_url": server.url, "wait": 3.0, **options}
+    options = {"now": lambda: EVENING, "base_url": server.url, **options}
     return fetch_market(universe, start, end, **options), list(WAITS)
 
 
@@ -215,7 +216,7 @@ def test_impossible_requests(tmp_path):
             ({"universe": ["AAA"], "benchmark": "BBB"}, "BBB"),
             ({"calendar": None}, "calendar"),
             ({"base_url": "ftp://here"}, "'ftp://here'"),
-            ({"wait": -1}, "wait is -1"),
+            ({"deadline": -1}, "deadline is -1"),
         ):
             refuses(
                 lambda options=options: fetched(server, **{"universe": ["AAA"], **options}), word, error=FinpodError

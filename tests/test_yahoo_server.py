@@ -1,20 +1,20 @@
 """The table that yfinance makes of the local server's answers, and a whole fetch that is killed."""
 
-import json
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import yahoo_server
 from made_bars import refuses
-from made_commands import ENVIRONMENT, started
+from made_commands import ENVIRONMENT
 from made_tournaments import wait_until
 from yahoo_server import Listing, serving, weekdays
 
-import finpod
 from finpod.market.calendar import sessions_of
 from finpod.market.universe import index_members
-from finpod.market.yahoo import Missing, PartialFetch, gather
+from finpod.market.yahoo import Missing, PartialFetch, fetch_market, gather
 
 DAYS = weekdays("2024-03-04", "2024-03-08")
 
@@ -77,50 +77,50 @@ def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
 
 def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
     waits = []
-    for name, value in {"sleep": waits.append, "BATCH": 2, "ATTEMPTS": 3}.items():
+    for name, value in {"sleep": waits.append, "WAIT": 1.0, "BATCH": 2, "ATTEMPTS": 3}.items():
         monkeypatch.setattr(f"finpod.market.yahoo.{name}", value)
     refused = dict.fromkeys("ABCDEFGH", Missing("rate limited", "HTTP 429", passes=True))
-    options = {"wait": 1.0, "ends": 1e18, "report": lambda doing, share: None}
+    options = {"ends": 1e18, "report": lambda doing, share: None}
     failed = gather(
         "ABCDEFGH", lambda names: ({}, {name: refused[name] for name in names}), PartialFetch(None, {}), **options
     )
     assert waits == [1.0, 2.0]
     assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
-    assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests in vain"] * 2
+    assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests without any bars"] * 2
 
 
 START, END = "2015-01-01", "2020-12-31"
 GONE, LIMITED = ("DD", "WBA"), ("AAPL", "MSFT", "V")
+SCRIPT = (
+    f"import sys, finpod; finpod.fetch_market('dow30', '{START}', '{END}', partial='partial', base_url=sys.argv[1])"
+)
 
 
-def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path):
+def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path, monkeypatch):
     """Every member since 2015, 2 of them unknown to Yahoo and 3 rate limited; the process is killed, and another ends it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("finpod.market.yahoo.WAIT", 0.05)
     within = np.datetime64(START, "ns"), np.datetime64(END, "ns")
     sessions = [f"{day!s:.10}" for day in sessions_of("XNYS", *within).dates[::10]]
     listing = Listing(sessions, [100.0] * len(sessions))
     members = index_members("dow30").renamed_to_newest().during(*within)
-    partial, env = tmp_path / "data" / ".dow.partial", ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     with serving(lambda symbol: None if symbol in GONE else listing, limited=dict.fromkeys(LIMITED, 2)) as server:
         server.before_closing = 28
         server.open.clear()
-        line = f"data fetch --universe dow30 --start {START} --end {END} --name dow --wait 0.05 --base-url {server.url}"
-        with started(line, cwd=tmp_path, env=env):
+        with subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, server.url], env=ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path)}
+        ) as child:
             wait_until(lambda: len(server.asked) > 28, 60)
-        kept = {path.stem.split("_")[1] for path in partial.glob("bars_*.parquet")}
+            child.kill()
+        kept = {path.stem.split("_")[1] for path in (tmp_path / "partial").glob("bars_*.parquet")}
         assert 15 <= len(kept) < 28
-        assert not (tmp_path / "data" / "dow").exists()
         server.open.set()
         server.asked.clear()
-        with started(line, "--json", cwd=tmp_path, env=env) as resumed:
-            out, err = resumed.communicate(timeout=120)
-        assert resumed.returncode == 0, err
+        market = fetch_market("dow30", START, END, partial="partial", base_url=server.url)
         names = set(server.names())
     assert not names & kept
     assert names | kept == {"DIA", *members} - set(GONE)
-    said = json.loads(out)
-    assert (said["asked"], said["fetched"], said["resumed"]) == (len(members) + 1, len(members) - 1, len(kept))
-    assert said["failed"] == dict.fromkeys(GONE, "unknown symbol: HTTP 404")
-    assert not partial.exists()
-    market = finpod.load_market(tmp_path / "data" / "dow")
-    assert market.content_hash == said["hash"]
+    counts = {"asked": len(members) + 1, "fetched": len(members) - 1, "resumed": len(kept)}
+    assert market.manifest["fetch"] == counts
+    assert market.manifest["failed"] == dict.fromkeys(GONE, "unknown symbol: HTTP 404")
     assert market.shape == (len(sessions), len(members) - 2)

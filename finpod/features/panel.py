@@ -60,7 +60,7 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return the requested features, sets expanded, and the names of those whose tables `market` lacks.
+    """Return the requested features, with sets replaced by their members, and the names of those whose tables `market` lacks.
 
     Raises InputError for an unknown name, a user's column that the market does not have, a function named like a built-in
     feature or like another one, and when no feature is left.
@@ -76,7 +76,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         else:
             available[name] = feature
     if not available:
-        lacking = f"no feature is left: these data lack the tables for {', '.join(left_out)}"
+        lacking = f"no feature is left: these data lack the tables for {', '.join(left_out)}; choose other features"
         raise InputError(
             lacking if left_out else "features is empty; leave it out for the default set", argument="features"
         )
@@ -155,8 +155,8 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
     if not scaling.names:
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
-            f"every feature is undefined on more than half of the training rows, {name} on the fewest, {share:.1%}; load earlier "
-            "sessions for the features to warm up, or start the training window later",
+            f"every feature is undefined on more than half of the training rows; the best is {name} ({share:.1%} undefined); load "
+            "earlier sessions for the features to warm up, or start the training window later",
             argument="features",
         )
     if not any(scaling.sd):

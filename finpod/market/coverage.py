@@ -1,4 +1,4 @@
-"""Which members of an index have no prices, for the manifest."""
+"""Completeness of the members and of their prices, for the manifest."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def membership_facts(
 
 
 def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """Return the tickers, sorted, of members without prices on some sessions of [first, last], from the manifest."""
+    """Return the sorted tickers of members that lack prices on some session of [first, last], from the manifest."""
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(ticker for ticker, days in spells.items() if any(a <= end and b >= begin for a, b in days))

@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """First and last day that datetime64[ns] can represent."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""A window may exceed the data by this much, for weekends and holidays."""
+"""Largest time by which a window may exceed the data, because of weekends and holidays."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -56,11 +56,11 @@ class MarketData:
     volume: Array | None = None
     """[T, N] float64, shares, adjusted inversely to the prices."""
     factor: Array | None = None
-    """[T, N] float64, adjusted price / traded price. Not given: 1 everywhere."""
+    """[T, N] float64, adjusted price / traded price. None means 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
     """[T, N] bool mask of the members of the universe on each day; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of the asset's last bar in the whole snapshot, also in a part of it; NaT for no bar."""
+    """[N] datetime64[ns], date of the last bar of each asset in the whole snapshot, also in a part of it; NaT without a bar."""
     benchmark: str = "QQQ"
     """Name of the benchmark in outputs."""
     benchmark_close: Array
@@ -76,8 +76,8 @@ class MarketData:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments with which `load_market` loads this market again, paths absolute; empty for a market made in memory.
-    Not part of the content hash, and not saved."""
+    """Arguments with which `load_market` loads this market again, with absolute paths; empty for a market made in memory.
+    They are not part of the content hash, and they are not saved."""
 
     def __post_init__(self) -> None:
         self._set("dates", np.asarray(self.dates).astype("datetime64[ns]"))
@@ -88,11 +88,13 @@ class MarketData:
             )
         if len(set(self.tickers)) != assets:
             repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
-            raise DataError(f"ticker {repeated} appears twice among the columns")
+            raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
         if len(back):
             one, following = self.dates[back[0] : back[0] + 2]
-            raise DataError(f"dates are not strictly increasing: {one!s:.10} is followed by {following!s:.10}")
+            raise DataError(
+                f"dates are not strictly increasing: {one!s:.10} is followed by {following!s:.10}; sort them, and keep each once"
+            )
         if self.member is None:
             self._set("member", np.ones((days, assets), dtype=bool))
         for name, table in self.tables.items():
@@ -165,7 +167,7 @@ class MarketData:
 
     @cached_property
     def begins_session(self) -> Array:
-        """[T] bool mask of the first bar of each session; all True for daily data."""
+        """[T] bool mask, True at the first bar of each session; all True for daily data."""
         return np.r_[True, self.sessions[1:] != self.sessions[:-1]]
 
     @cached_property
@@ -185,7 +187,7 @@ class MarketData:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of tickers, dates, values and extra columns; equal for equal content from different sources."""
+        """SHA-256 of tickers, dates, values and extra columns; equal content has an equal hash, whatever its source."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.tickers, self.benchmark]).encode())
         tables: dict[str, Array | None] = {
@@ -230,7 +232,10 @@ class MarketData:
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
-            raise InputError(f"the window ends on {stop!s:.10}, before it starts on {begin!s:.10}", argument="end")
+            raise InputError(
+                f"the window ends on {stop!s:.10}, before it starts on {begin!s:.10}; choose a later end",
+                argument="end",
+            )
         slack = max(HOLIDAYS, np.timedelta64(round(366 / self.sessions_per_year), "D"))
         for day, argument in ((begin, "start"), (stop, "end")):
             if day is not None and not self.dates[0] - slack <= day <= self.dates[-1] + slack:
@@ -254,7 +259,7 @@ class MarketData:
         unknown = [t for t in tickers if t not in self.tickers]
         if unknown:
             raise InputError(
-                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)}, such as "
+                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)} tickers, such as "
                 f"{', '.join(self.tickers[:3])}",
                 argument="tickers",
             )
@@ -267,7 +272,7 @@ class MarketData:
         """Return the benchmark as a market of one asset, always a member, without the sessions on which it has no bar."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
-            raise DataError(f"the benchmark {self.benchmark} has no bar in these data")
+            raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
         fields: dict[str, Any] = {name: self.tables[name][kept] for name in SERIES if name in self.tables}
         fields |= {name.removeprefix("benchmark_"): table[:, None] for name, table in fields.items()}
         return MarketData(
@@ -283,7 +288,7 @@ class MarketData:
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     """Return midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
 
-    Raises InputError, with `argument` as its argument, for anything else: numpy would read 20200102 as a year.
+    Raises InputError about `argument` for anything else. Numbers are refused, because numpy would read 20200102 as a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):

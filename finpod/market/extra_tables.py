@@ -37,7 +37,7 @@ RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names of finpod's own tables. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Accepted names of the columns of dates and of tickers. Columns with other names may be variables, or earlier days."""
+"""Accepted names of the column of dates and of the column of tickers. Other columns may be variables or other dates."""
 LISTED = 5
 """Largest number of unknown tickers that the manifest lists."""
 
@@ -76,7 +76,9 @@ def with_extra(
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
-                notes.append(f"the extra column {name} has no value, as all became known after the last session")
+                notes.append(
+                    f"the extra column {name} has no value, because all of them became known after the last session"
+                )
     if timeline is None:
         return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}
@@ -131,7 +133,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column date, and {dates.label} may be another day; name the column of dates date"
+            f"{label} has no column date, and {dates.label} may be another date; rename the column of dates to date"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -144,7 +146,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return for each row of a table when its values became known; and the tickers that the market does not have.
+    """Return a frame with the time at which each row of a table became known, and the tickers that the market does not have.
 
     The columns are `date`, the day that the values are about; `known_at`; `row`, the first row of the market that may use them
     (T for none); and `ticker`, their column in the market (-1 for an unknown ticker), unless they apply to all tickers.
@@ -179,7 +181,7 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
     if len(unknown) == len(positions):
         raise DataError(
             f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which has "
-            f"{', '.join(market.tickers[:3])} and the like; check how they are spelled"
+            f"tickers such as {', '.join(market.tickers[:3])}; check the spelling"
         )
     return positions[tickers.codes], unknown
 

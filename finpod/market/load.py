@@ -27,7 +27,7 @@ from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.renames import Renames, join_renamed
 from finpod.market.tidy import Source, read_bars
-from finpod.market.universe import AUTO, Members, find_index, resolve_members, settled
+from finpod.market.universe import AUTO, Members, benchmark_and_calendar, find_index, resolve_members
 from finpod.periods import DEFAULT, check_periods
 
 SAMPLE = "sample"
@@ -83,9 +83,9 @@ def load_market(
     membership = resolve_members(members, f"chosen from {name}")
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(str(path), members, benchmark, renames, periods_per_year)
-        calendar = market.manifest.get("calendar", settled(None, calendar, membership)[1])
+        calendar = market.manifest.get("calendar", benchmark_and_calendar(None, calendar, membership)[1])
     else:
-        benchmark, calendar = settled(benchmark, calendar, membership)
+        benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
         log = RepairLog()
         bars = read_bars(
             path, log=log, ticker=ticker, ticker_column=ticker_column, day_first=day_first, decimal=decimal

@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Value of an argument that selects the index's benchmark or calendar; without an index, that of `DEFAULT`."""
+"""Value of `benchmark` and `calendar` that means those of the index, or those of the index `DEFAULT` if there is none."""
 DEFAULT = "nasdaq100"
 
 
@@ -147,7 +147,7 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
     Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list comes from.
-    Raises InputError for an unknown index, and for anything else.
+    Raises InputError for an unknown index, and for values of other types.
     """
     if members is None:
         return None
@@ -184,7 +184,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(
-            f"{source.name}: the spell of {ticker} ends on {stop!s:.10}, not after its start on {start!s:.10}"
+            f"{source.name}: the spell of {ticker} ends on {stop!s:.10}, not after its start on {start!s:.10}; correct it"
         )
     return membership
 
@@ -233,7 +233,7 @@ def _key(name: str) -> str:
     return re.sub(r"[ &_-]", "", name.lower())
 
 
-def settled(
+def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
     """Return benchmark and calendar, with "auto" replaced by the value of the members' index, or else of `DEFAULT`."""

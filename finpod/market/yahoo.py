@@ -22,7 +22,7 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import read_bars
-from finpod.market.universe import AUTO, Membership, resolve_members, settled
+from finpod.market.universe import AUTO, Membership, benchmark_and_calendar, resolve_members
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
@@ -32,8 +32,10 @@ LISTED = 12
 """Largest number of tickers that an error lists."""
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 BATCH, ATTEMPTS = 25, 6
-"""Tickers per request; and the number of unanswered requests for a ticker, or of batches without any bar in a row, after which
-the fetch gives up."""
+"""Number of tickers per request. The fetch gives up on a ticker after ATTEMPTS requests without an answer, and on all tickers after
+ATTEMPTS requests in a row without any bars."""
+WAIT = 5.0
+"""Seconds to wait after a request that was rate limited or not answered. Each further one in a row doubles the wait."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
@@ -52,7 +54,6 @@ def fetch_market(
     allow_missing: bool = False,
     partial: str | Path | None = None,
     base_url: str | None = None,
-    wait: float = 5.0,
     deadline: float = 1800.0,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
     report: Progress = lambda doing, share: None,
@@ -65,17 +66,17 @@ def fetch_market(
     QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by `finpod.market.cleaning.build_market`.
-    Tickers that are rate limited or not answered are requested again after `wait` seconds or more, for `deadline` seconds
-    in total. If some are still missing, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are
-    listed in `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars
-    are kept in the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
+    Tickers that are rate limited or not answered are requested again after growing waits, for `deadline` seconds in total. If
+    some are still missing, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are listed in
+    `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars are kept in
+    the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
 
     `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present, with a time zone.
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
     membership = _members(universe)
-    benchmark, exchange = settled(benchmark, calendar, membership)
+    benchmark, exchange = benchmark_and_calendar(benchmark, calendar, membership)
     if exchange is None:
         raise InputError(
             "calendar is None; give the exchange on which the tickers trade, such as XNYS or XSHG", argument="calendar"
@@ -86,7 +87,7 @@ def fetch_market(
     request = {"server": base_url or "Yahoo", "auto_adjust": False, "actions": True}
     request |= {"start": f"{first!s:.10}", "stop": f"{last + DAY!s:.10}", "finished": f"{over!s:.10}"}
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = _download(tickers, fetch, request, base_url, wait, deadline, report)
+    failed = _download(tickers, fetch, request, base_url, deadline, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
     facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
@@ -119,17 +120,15 @@ def _download(
     fetch: PartialFetch,
     request: Mapping[str, Any],
     base_url: str | None,
-    wait: float,
     deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
     """Download the tickers that the partial fetch does not have yet; return why some have no bars."""
-    require_number("wait", wait, 0)
     require_number("deadline", deadline, 0)
     if fetch.bars.keys() >= set(tickers):
         return {}
     client = Client(request["start"], request["stop"], deadline=deadline, base_url=base_url)
-    return gather(tickers, client.ask, fetch, wait=wait, ends=client.ends, report=report)
+    return gather(tickers, client.ask, fetch, ends=client.ends, report=report)
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
@@ -139,11 +138,15 @@ def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetim
     today = as_date(now.astimezone(zone).date())
     first, until = as_date(start, "start"), today if end is None else min(as_date(end, "end"), today)
     if until < first:
-        raise InputError(f"the range ends on {until!s:.10}, before it starts on {first!s:.10}", argument="end")
+        raise InputError(
+            f"the range ends on {until!s:.10}, before it starts on {first!s:.10}; choose a later end", argument="end"
+        )
     sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
-        raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}")
+        raise InputError(
+            f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}; choose an earlier start"
+        )
     return first, sessions.dates[-1], over
 
 
@@ -225,11 +228,11 @@ def discard(folder: Path) -> None:
 
 
 def gather(
-    tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, wait: float, ends: float, report: Progress
+    tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, ends: float, report: Progress
 ) -> dict[str, Missing]:
     """Request all tickers that are not stored yet; return why some have no bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `wait` seconds, doubled
+    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds, doubled
     after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
@@ -247,9 +250,9 @@ def gather(
         done = sum(ticker in fetch.bars for ticker in tickers)
         report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
         streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
-        pause = wait * 2.0 ** (streak - 1) if again and queue else 0.0
+        pause = WAIT * 2.0 ** (streak - 1) if again and queue else 0.0
         if queue and (barren == ATTEMPTS or monotonic() + pause >= ends):
-            why = f"after {barren} requests in vain" if barren == ATTEMPTS else "before the deadline"
+            why = f"after {barren} requests without any bars" if barren == ATTEMPTS else "before the deadline"
             failed = dict.fromkeys(queue, Missing("no answer", f"not asked {why}", passes=True)) | failed
             break
         if pause:

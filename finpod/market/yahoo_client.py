@@ -146,7 +146,7 @@ def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
         missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(-1)))
         raise DataError(
             f"yfinance {yfinance.__version__} returned a table that finpod cannot read (no {', '.join(missing) or 'ticker'}"
-            " in its columns); install the version of constraints.txt"
+            " in its columns); install the version in constraints.txt"
         )
     if (ticker, "Close") not in frame.columns:
         return pd.DataFrame()
