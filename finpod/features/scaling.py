@@ -73,12 +73,11 @@ class Scaling:
         """Return the scaling from the result of `to_dict`. Raises CheckpointError for anything else."""
         try:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
-            whole = all(math.isfinite(value) for value in (*columns["mean"], *columns["sd"]))
-            whole &= set(columns["kinds"]) <= set(CLIP) and len({len(values) for values in columns.values()}) == 1
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(f"the stored scaling cannot be read: {error!r}; train the agent again") from error
-        if not whole:
-            raise CheckpointError("the stored scaling is damaged: its columns disagree; train the agent again")
+            rows = list(zip(*columns.values(), strict=True))
+            if not all(kind in CLIP and math.isfinite(mean) and math.isfinite(sd) for _, kind, mean, sd in rows):
+                raise ValueError("a kind or a number is invalid")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the stored scaling is damaged ({error!r}); train the agent again") from error
         return cls(**columns)
 
     def require(self, names: Iterable[str]) -> None:

@@ -92,9 +92,7 @@ class MarketData:
         back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
         if len(back):
             one, following = self.dates[back[0] : back[0] + 2]
-            raise DataError(
-                f"dates are not strictly increasing: {one!s:.10} is followed by {following!s:.10}; sort them, and keep each once"
-            )
+            raise DataError(f"dates do not increase: {one!s:.10} is followed by {following!s:.10}; sort them")
         if self.member is None:
             self._set("member", np.ones((days, assets), dtype=bool))
         for name, table in self.tables.items():
@@ -232,10 +230,7 @@ class MarketData:
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
-            raise InputError(
-                f"the window ends on {stop!s:.10}, before it starts on {begin!s:.10}; choose a later end",
-                argument="end",
-            )
+            raise InputError(f"the end {stop!s:.10} is before the start {begin!s:.10}; swap them", argument="end")
         slack = max(HOLIDAYS, np.timedelta64(round(366 / self.sessions_per_year), "D"))
         for day, argument in ((begin, "start"), (stop, "end")):
             if day is not None and not self.dates[0] - slack <= day <= self.dates[-1] + slack:

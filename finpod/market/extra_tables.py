@@ -76,9 +76,7 @@ def with_extra(
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
-                notes.append(
-                    f"the extra column {name} has no value, because all of them became known after the last session"
-                )
+                notes.append(f"all values of the extra column {name} became known after the last session")
     if timeline is None:
         return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}

@@ -138,15 +138,11 @@ def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetim
     today = as_date(now.astimezone(zone).date())
     first, until = as_date(start, "start"), today if end is None else min(as_date(end, "end"), today)
     if until < first:
-        raise InputError(
-            f"the range ends on {until!s:.10}, before it starts on {first!s:.10}; choose a later end", argument="end"
-        )
+        raise InputError(f"the end {until!s:.10} is before the start {first!s:.10}; swap them", argument="end")
     sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
-        raise InputError(
-            f"no session from {first!s:.10} to {until!s:.10} is over; the last one was on {over!s:.10}; choose an earlier start"
-        )
+        raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; start on {over!s:.10} or earlier")
     return first, sessions.dates[-1], over
 
 
