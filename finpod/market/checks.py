@@ -134,10 +134,7 @@ def _zeros(bars: LongBars, part: slice) -> int:
     """Return the number of trailing zeros that all volumes of some bars have."""
     volume = bars.values["volume"][part]
     volume = volume[volume > 0]
-    if not len(volume) or (volume != np.round(volume)).any():
-        return 0
-    common = str(int(np.gcd.reduce(volume.astype(np.int64))))
-    return len(common) - len(common.rstrip("0"))
+    return sum(bool((volume % 10.0**power == 0).all()) for power in range(1, 10)) if len(volume) else 0
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
