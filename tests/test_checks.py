@@ -204,22 +204,12 @@ def test_missing_sessions_are_those_within_the_life_of_an_asset():
     }
 
 
-@pytest.mark.parametrize(
-    ("steps", "day"),
-    [
-        ([(slice(60, None, 60), 0.005), (300, 0.04)], "2025-02-25"),
-        ([(250, 0.04)], "2024-12-17"),  # the only one
-        ([([200, 400], 0.04)], None),  # two of the same size are usual
-    ],
-)
-def test_large_distributions_are_those_beyond_the_usual(steps, day):
-    step = np.zeros(500)
-    for rows, size in steps:
-        step[rows] += size
+@pytest.mark.parametrize("usual", [0.005, 0.0])
+def test_large_distributions_are_those_beyond_the_usual(usual):
+    step = np.where(ROWS == 300, 0.04, np.where(ROWS % 60 == 30, usual, 0.0))
     bars = one_name(NEAR_100, adj_close=NEAR_100 * np.exp(np.cumsum(step) - step.sum()))
-    assert suspicions(alone(bars)) == ({PARTED: [("AAA", day)]} if day else {})
-    step = np.log(bars["adj_close"] / bars["adj_close"].shift())
-    listed = alone(bars.assign(dividend=(100 * (1 - np.exp(-step))).where(step > 1e-3, 0)))
+    assert suspicions(alone(bars)) == {PARTED: [("AAA", "2025-02-25")]}
+    listed = alone(bars.assign(dividend=np.where(step > 0, 100 * (1 - np.exp(-step)), 0.0)))
     assert listed.manifest["suspicions"] == listed.manifest["repairs"] == []
 
 
