@@ -105,3 +105,9 @@ def row_table(market: MarketData) -> Table:
     """A table whose one feature is the number of the row."""
     values = torch.arange(len(market.dates), dtype=torch.float32)[:, None, None].repeat(1, len(market.tickers), 1)
     return Table(values, torch.tensor(np.array(market.has_bar & market.member)))
+
+
+def actions(env, steps, seed=0):
+    """Random actions [steps, W, A] of a locomotion task, within its action space."""
+    drawn = torch.rand(steps, env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(seed))
+    return ((2 * drawn - 1) * env.spec.action_limit).to(env.device)

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from made_physics import actions
+from made_agents import actions
 
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.environment import make_locomotion

@@ -14,7 +14,7 @@ from finpod.errors import InputError
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import Rollout, collect, encode_rows, gae
-from finpod.rl.task import Environment, Observation, Step, Table
+from finpod.rl.task import Observation, Table
 
 DENSE = PPOConfig(num_steps=8, num_minibatches=4, gamma=0.9, factored=False, anneal_lr=False, learning_rate=3e-3)
 DAYS, NAMES = 12, 3
@@ -197,51 +197,39 @@ def noise(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-class Reach(Environment):
-    """E numbers that actions move by at most 1, over 8 steps. Tensors are used again, as by an environment written for speed."""
+@pytest.fixture
+def numbers(task):
+    """A function (E, seed) -> environment of the task in strategies/README.md; each step overwrites the tensors of the last."""
 
-    def __init__(self, num_envs):
-        self.num_envs, self.generator = num_envs, noise()
-        self.state, self.seen = torch.zeros(2, num_envs, 2)
-        self.time = torch.zeros(num_envs, dtype=torch.int64)
-        self.reward, self.never = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.bool)
-        self.reset()
+    def made(num_envs, seed=0):
+        env = task.env(num_envs, seed, torch.device("cpu"))
+        step, last = env.step, []
 
-    def reset(self, seed=0):
-        self.generator.manual_seed(seed)
-        self.time.zero_()
-        self.state[:, 0] = self.draw()
-        return self.observe()
+        def overwriting(action):
+            taken = step(action)
+            for tensor in last:
+                tensor.fill_(math.nan)
+            last[:] = taken.obs.state, taken.reward, taken.final_obs.state
+            return taken
 
-    def draw(self):
-        return torch.rand(self.num_envs, generator=self.generator) * 8 - 4
+        env.step = overwriting
+        return env
 
-    def observe(self):
-        return Observation(self.state)
-
-    def step(self, action):
-        self.state[:, 0] += action[:, 0].clamp(-1, 1)
-        self.time += 1
-        self.reward.copy_(-self.state[:, 0].abs())
-        self.seen.copy_(self.state)
-        over = self.time >= 8
-        self.state[:, 0] = torch.where(over, self.draw(), self.state[:, 0])
-        self.time[over] = 0
-        return Step(self.observe(), self.reward, self.never, over, Observation(self.seen))
+    return made
 
 
 def learner_of(seed=0, **changes):
-    policy = DensePolicy(DenseSpec(inputs=2, actions=1, hidden=32), noise(seed))
+    policy = DensePolicy(DenseSpec(inputs=1, actions=1, hidden=32), noise(seed))
     return PPO(policy, None, 1, replace(DENSE, **changes), noise(1))
 
 
-def test_without_a_table_minibatches_are_single_steps(monkeypatch):
+def test_without_a_table_minibatches_are_single_steps(numbers, monkeypatch):
     learner, seen = learner_of(num_steps=7, update_epochs=2), []
     loss = learner.loss
     monkeypatch.setattr(learner, "loss", lambda **part: seen.append(part) or loss(**part))
-    rollout = learner.collect(Reach(5))
+    rollout = learner.collect(numbers(5))
     learner.update(rollout)
-    assert [part["state"].shape for part in seen] == 2 * [(1, 9, 1, 2), (1, 9, 1, 2), (1, 9, 1, 2), (1, 8, 1, 2)]
+    assert [part["state"].shape for part in seen] == 2 * [(1, 9, 1, 1), (1, 9, 1, 1), (1, 9, 1, 1), (1, 8, 1, 1)]
     assert all(part["row"] is None for part in seen)
     targets = gae(rollout, DENSE.gamma, DENSE.gae_lambda) + rollout.value
     for epoch in (seen[:4], seen[4:]):
@@ -249,9 +237,9 @@ def test_without_a_table_minibatches_are_single_steps(monkeypatch):
         assert torch.equal(drawn.sort().values, targets.flatten().sort().values)
 
 
-def test_the_loss_is_that_of_the_paper():
+def test_the_loss_is_that_of_the_paper(numbers):
     learner = learner_of(clip_coef=0.2, vf_coef=0.5)
-    batch = learner.batch(learner.collect(Reach(12)))
+    batch = learner.batch(learner.collect(numbers(12)))
     shift = torch.linspace(-0.5, 0.5, 12 * 8).view_as(batch["old_log_prob"])
     loss, terms = learner.loss(**{**batch, "old_log_prob": batch["old_log_prob"] - shift}, ent_coef=0.1)
     ratio, gain = shift.squeeze(-1).exp(), batch["advantage"]
@@ -262,10 +250,10 @@ def test_the_loss_is_that_of_the_paper():
     torch.testing.assert_close(loss, policy_loss + 0.5 * value_loss - 0.1 * entropy)
 
 
-def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_at_one():
+def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_at_one(numbers):
     learner = learner_of()
     for _ in range(3):
-        rollout = learner.collect(Reach(6))
+        rollout = learner.collect(numbers(6))
         before = learner.policy.statistics.count.clone()
         with torch.no_grad():
             _, terms = learner.loss(**learner.batch(rollout), ent_coef=0.0)
@@ -275,12 +263,12 @@ def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_a
 
 
 @pytest.mark.parametrize(("change", "told"), [
-    (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"final_obs of step 2 has shape \(3, 2\)"),
-    (lambda step: step._replace(obs=Observation(step.obs.state.masked_fill(torch.eye(6, 2) > 0, math.inf))),
+    (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"final_obs of step 2 has shape \(3, 1\)"),
+    (lambda step: step._replace(obs=Observation(step.obs.state.masked_fill(torch.eye(6)[:, :1] > 0, math.inf))),
      "observation of environment 0 at step 3 of a rollout is inf"),
 ])  # fmt: skip
-def test_what_an_environment_must_not_return_is_named(change, told):
-    env, taken = Reach(6), []
+def test_what_an_environment_must_not_return_is_named(numbers, change, told):
+    env, taken = numbers(6), []
     step = env.step
     env.step = lambda action: taken.append(1) or (step(action) if len(taken) <= 2 else change(step(action)))
     with pytest.raises(InputError, match=told):
@@ -295,14 +283,12 @@ def test_a_row_is_required_where_there_is_a_table():
         pod.learner.collect(pod.env)
 
 
-def test_rewards_are_scaled_by_the_spread_of_the_discounted_return():
+def test_rewards_are_scaled_by_the_spread_of_the_discounted_return(numbers):
     """Against loops, over two rollouts whose episodes end in different steps."""
     learner = learner_of(scale_reward=True)
     seen, totals = [], np.zeros(3)
     for seed in range(2):
-        env = Reach(3)
-        env.reset(seed=seed)
-        rollout = collect(env, learner.policy, None, 11, noise(seed))
+        rollout = collect(numbers(3, seed), learner.policy, None, 11, noise(seed))
         rollout = rollout._replace(reward=1 + 100 * rollout.reward)
         for reward, ended in zip(rollout.reward.numpy(), rollout.truncated.numpy(), strict=True):
             totals = 0.9 * totals + reward
