@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow
 import pytest
 from made_strategies import MARKET, Acts, Holds, Ranks, kinds
-from pyarrow import csv, dataset, feather, orc, parquet
+from pyarrow import csv, dataset, feather, parquet
 from sklearn.datasets import load_iris
 
 from finpod.lookahead.audit import audit
@@ -31,7 +31,6 @@ def files(tmp_path_factory):
     np.save(folder / "a.npy", frame.to_numpy())
     table = pyarrow.Table.from_pandas(frame)
     feather.write_feather(frame, folder / "a.feather")
-    orc.write_table(table, folder / "a.orc")
     csv.write_csv(table, folder / "b.csv")
     return folder
 
@@ -46,21 +45,16 @@ ARROW = {
     "lib.memory_map": lambda folder: pyarrow.memory_map(str(folder / "a.npy")),
     "lib.OSFile": lambda folder: pyarrow.OSFile(str(folder / "a.npy")),
     "parquet.read_table": lambda folder: parquet.read_table(folder / "a.parquet"),
-    "ParquetFile": lambda folder: parquet.ParquetFile(folder / "a.parquet"),
     "dataset": lambda folder: dataset.dataset(folder / "a.parquet"),
-    "orc.read_table": lambda folder: orc.read_table(folder / "a.orc"),
     "csv.read_csv": lambda folder: csv.read_csv(folder / "b.csv"),
 }
 READS = [
     lambda folder: pd.read_csv(folder / "a.csv"),
     lambda folder: (folder / "a.csv").read_text(),
     lambda folder: os.listdir(folder),  # noqa: PTH208
-    lambda folder: list(folder.glob("*")),
     lambda folder: pd.read_parquet(folder / "a.parquet"),
     lambda folder: pd.read_feather(folder / "a.feather"),
     lambda folder: np.load(folder / "a.npy"),
-    lambda folder: np.load(folder / "a.npy", mmap_mode="r"),
-    lambda folder: np.fromfile(folder / "a.npy"),
     lambda folder: load_iris(),  # prices that ship with a package
 ]
 
