@@ -64,17 +64,6 @@ def test_share_orders_become_the_weights_they_lead_to(order, held, expected):
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
-def test_names_may_come_in_any_order(action):
-    policy, order = made(action), torch.tensor([3, 0, 5, 1, 4, 2])
-    with_cash = torch.cat([order, torch.tensor([NAMES])])
-    mean, value = act(policy)
-    moved, same = act(policy, FIGURES[:, order], STATE[..., with_cash], AMONG[order])
-    actions = with_cash if action == "softmax" else order
-    torch.testing.assert_close(moved, mean[..., actions], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(same, value, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("action", ["tilt", "softmax"])
 def test_what_is_known_of_a_name_that_is_no_member_changes_no_members_action(action):
     policy = made(action)

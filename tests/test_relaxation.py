@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_markets import make_market, random_market
+from made_markets import random_market
 
 from finpod.trading import relaxation
 from finpod.trading.execution import build_execution
@@ -78,12 +78,3 @@ def test_blocks_may_end_anywhere_and_one_that_does_not_settle_is_taken_session_b
     monkeypatch.setattr(relaxation, "SWEEPS", 1)
     assert_equal(*both_ways(execution, random_steps(37, 5), Terms()))
     assert one_by_one == [(row, min(row + 7, 38)) for row in range(1, 38, 7)]
-
-
-def test_a_ruined_account_is_ruined_either_way():
-    close = np.full((30, 2), 10.0)
-    close[12:, 0] = NAN
-    weights = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(28, 1)
-    slow, quick = both_ways(build_execution(make_market(close)), weights, Terms(delisting_return=-1.0))
-    assert_alike(slow, quick)
-    assert quick.equity[-1] == 0

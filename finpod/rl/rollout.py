@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +61,7 @@ def collect(env: Environment, policy: Policy, table: Table | None, steps: int, g
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
-    shape, parts = obs.state.shape, []
+    shape, parts = obs.state.shape, list[Any]()
     for number in range(steps):
         state = obs.state.clone().float()  # an environment may write its next state into the same memory
         code = encode_rows(policy, table, of_groups(obs.row, groups))
@@ -78,16 +77,12 @@ def collect(env: Environment, policy: Policy, table: Table | None, steps: int, g
         ))  # fmt: skip
         obs = step.obs
     env.check()
-    columns = map(_stacked, zip(*parts, strict=True))
+    columns: list[Any] = [None if part[0] is None else torch.stack(part) for part in zip(*parts, strict=True)]
     row, state, action, density, value, reward, terminated, truncated, final_row, final = columns
     _require_finite(reward, state)
     final_code = encode_rows(policy, table, of_groups(final_row, groups))
     next_value = policy(final_code, final.unflatten(1, (groups, -1)))[1].flatten(1)
     return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated)
-
-
-def _stacked(values: Sequence[Tensor | None]) -> Any:
-    return None if values[0] is None else torch.stack(values)  # type: ignore[arg-type]
 
 
 def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
