@@ -39,9 +39,9 @@ def scalars(folder):
     return dict(found)
 
 
-def written(folder, executor, plan=PLAN, said=None):
+def written(folder, executor, plan=PLAN):
     """The board of a tournament whose watch writes event files into `folder`/events; the clock adds 20 s a look."""
-    with closing(EventFiles(folder / "events", (said or []).append)) as files:
+    with closing(EventFiles(folder / "events")) as files:
 
         def watch(status):
             files(status, status.began + 20 * len(status.board.log))
