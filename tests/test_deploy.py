@@ -6,13 +6,13 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from made_commands import run
 
-from finpod.deploy.image import dockerfile, installed
-from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job
+from finpod.deploy.kuberay import Claim, Cluster, Workers, dockerfile, ray_cluster, ray_job
 from finpod.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -95,8 +95,6 @@ def test_texts_that_a_reader_could_take_for_something_else_are_quoted():
         (lambda: Workers(name="cpu", memory="0Gi"), "'0Gi'"),
         (lambda: cluster(ray="2.51.0"), "2.51.0"),
         (lambda: claims(("runs", "/runs/../etc")), "'/runs/../etc'"),
-        (lambda: installed("no-such-package"), "no-such-package"),
-        (lambda: dockerfile(copies=["../private"]), "'../private'"),
     ],
 )
 def test_what_cannot_be_is_named(make, value):
@@ -117,9 +115,9 @@ def test_a_dockerfile_has_the_versions_of_this_machine_and_its_sources_are_in_th
     text = dockerfile(cuda=True)
     assert "ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu\n" in dockerfile()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for name, version in {"PYTHON": python, "TORCH": installed("torch"), "RAY": installed("ray")}.items():
-        assert f"ARG {name}_VERSION={version}\n" in text
-        text = text.replace(f"{name}_VERSION={version}\n", f"{name}_VERSION=...\n")
+    for name, present in {"PYTHON": python, "TORCH": version("torch").partition("+")[0], "RAY": version("ray")}.items():
+        assert f"ARG {name}_VERSION={present}\n" in text
+        text = text.replace(f"{name}_VERSION={present}\n", f"{name}_VERSION=...\n")
     assert text == golden("dockerfile.txt", text)
 
 

@@ -85,7 +85,7 @@ def dockerfile(
     overwrite: options.Overwrite = False,
 ) -> None:
     """Print a Dockerfile that builds an image from the checkout, with the versions of this machine as build arguments."""
-    from finpod.deploy.image import dockerfile as text
+    from finpod.deploy.kuberay import dockerfile as text
 
     _give(text(cuda=cuda, copies=copy or ()), out, overwrite)
 

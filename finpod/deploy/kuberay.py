@@ -1,4 +1,4 @@
-"""KubeRay manifests: `ray.io/v1` RayCluster and RayJob as YAML that `kubectl apply -f` reads.
+"""KubeRay manifests, `ray.io/v1` RayCluster and RayJob as YAML that `kubectl apply -f` reads, and the Dockerfile of their image.
 
 The head runs no training, so losing a worker costs only the slices it was training. Only the head mounts the volume claims
 and secrets, because only the driver reads data and keeps state. Ray clients need a token, which the operator creates and
@@ -7,16 +7,24 @@ passes to the pods.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from finpod.deploy.image import filled, installed
 from finpod.errors import InputError
 
+USER = 1000
+"""User id in the image, and group id that may write to volume claims."""
+INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
+"""Package index for torch, without and with CUDA. Builds on PyPI include the libraries of CUDA."""
 LONGEST = {"RayJob": 47, "RayCluster": 53}
 """Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
@@ -28,6 +36,14 @@ LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lowe
 MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
 IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
 MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "an absolute path, such as runs:/runs"}
+
+
+def _installed(package: str) -> str:
+    """Return the installed version of a package, without its build tag. Raises InputError if it is not installed."""
+    try:
+        return version(package).partition("+")[0]
+    except PackageNotFoundError as error:
+        raise InputError(f"{package} is not installed here; install it, or give its version") from error
 
 
 class Checked:
@@ -99,7 +115,7 @@ class Cluster(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "ray", self.ray or installed("ray"))
+        object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
             fault = "is not a version" if release is None else "has no token authentication"
@@ -150,4 +166,42 @@ def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
         hint = f"at most {LONGEST[kind]} lower-case letters, digits and dashes, beginning with a letter"
         raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
     scales = any(group.least < group.most for group in cluster.workers)
-    return filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)
+    return _filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)
+
+
+def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
+    """Return the text of a Dockerfile whose build context is the checkout.
+
+    The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies` are files
+    and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names. Raises InputError
+    for a package that is not installed here, and for a path that does not exist.
+    """
+    for path in copies:
+        if not re.fullmatch(r"[\w./-]+", path) or not Path(path).exists():
+            raise InputError(
+                f"{path!r} cannot be copied; give a path of the checkout, such as data/nasdaq100", argument="copy"
+            )
+    return _filled(
+        "Dockerfile.j2",
+        kind="CUDA" if cuda else "CPU",
+        index=INDEX[cuda],
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        torch=_installed("torch"),
+        ray=_installed("ray"),
+        copies=copies,
+    )
+
+
+def _filled(template: str, **values: Any) -> str:
+    """Return a template of this folder filled with values. The template's filter `text` quotes text for YAML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["text"] = partial(json.dumps, ensure_ascii=False)  # YAML reads quoted JSON
+    return environment.get_template(template).render(values, user=USER)
