@@ -62,7 +62,7 @@ def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, lin
 @pytest.mark.parametrize(
     ("options", "value"),
     [
-        ("--max-weight 3 --device cuda --market nosuch", "--max-weight is 3.0"),
+        ("--max-weight 3", "--max-weight is 3.0"),
         ("--device cuda --market nosuch", "--device is 'cuda'"),
         ("--validation 2010-06-01:2010-09-30", "--validation starts on 2010-06-01"),
         ("--address 127.0.0.1:1", "127.0.0.1:1"),

@@ -51,22 +51,14 @@ def backtest(
 ) -> None:
     """Backtest a strategy; write backtests/NAME/ and reports/NAME.html and print the figures."""
     import finpod
-    from finpod.backtesting.engine import require_opened
-    from finpod.measures import check_rates
-    from finpod.trading.simulate import Terms
 
     started = datetime.now(UTC)
     costs, terms = Costs(**options.COSTS.values(values)), options.TERMS.values(values)
-    options.check_dates(start, end)
-    check_rates(risk_free)
-    Terms(**terms)
-    require_opened(opened)
     wanted = outputs.name_of(strategy) if name is None else name
     places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
     with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         prices = options.load(values)
-        prices.window(start, end)  # an invalid window is an error before any progress is shown
         report(f"backtest of {decides.name}", 0.1)
         result = finpod.backtest(
             decides,
@@ -102,7 +94,6 @@ def audit(
     """Audit a strategy for look-ahead bias. Exit code 1: it has look-ahead bias; 2: the audit could not decide."""
     import finpod
 
-    options.check_dates(start, end)
     with console.progress("loading") as report:
         decides = finpod.load_strategy(strategy, options.features(strategy, features_from))
         verdict = finpod.audit(

@@ -222,15 +222,6 @@ def words(text: str) -> list[str]:
     return [word for word in (part.strip() for part in text.split(",")) if word]
 
 
-def check_dates(start: str | None, end: str | None) -> None:
-    """Raise InputError for an invalid date, or an end before the start."""
-    from finpod.market.data import as_date
-
-    first, last = (None if text is None else as_date(text, name) for text, name in ((start, "start"), (end, "end")))
-    if first is not None and last is not None and last < first:
-        raise InputError(f"the window ends on {end}, before it starts on {start}; swap them", argument="end")
-
-
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
     """Return the feature functions of `--features-from`, which is for trained folders only."""
     from finpod.loading import load_features

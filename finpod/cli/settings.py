@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from finpod.cli import options
 from finpod.environments import STOCKS
 from finpod.envs.locomotion import NAMES
-from finpod.errors import InputError, require_number
+from finpod.errors import InputError
 from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
@@ -128,14 +128,9 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
 
     Raises InputError for options that are invalid, without reading a file.
     """
-    from finpod.tasks import trading_of
     from finpod.tournament.setup import Plan, Stop
     from finpod.workers.executor import Pods
 
-    for name in ("train", "validation"):
-        if values[name] is not None:
-            options.check_dates(*options.window(values[name], name))
-    require_number("seeds", values["seeds"], 1, whole=True)
     minutes = values["stop_minutes"]
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"stop_minutes is {minutes}; give a positive number, or leave it out", argument="stop_minutes")
@@ -145,7 +140,6 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     plan = replace(base, stop=stop, **sizes)
     known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
     costs = replace(Costs(**known), **options.COSTS.values(values))
-    trading_of(costs=costs, **TRADING.values(values), **CAPS.values(values))
     where, count = PODS.values(values), values["pods"]
     where["count"] = int(count) if count.isdecimal() else count
     return plan, costs, Pods(**where | {"ray": where["ray"] or where["address"] is not None})

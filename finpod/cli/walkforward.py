@@ -71,7 +71,6 @@ def walkforward(
     started, windows, word = datetime.now(UTC), WINDOWS.values(values), outputs.name_of(out)
     places = outputs.plan_outputs(word if name is None else name, report=not no_report, overwrite=overwrite)
     outputs.plain_word(word)
-    options.check_dates(start, values["end"])
     _require_spans(windows)
     training = {"learner": values["learner"], **of_stocks(values, Costs(**options.COSTS.values(values)))}
     require_free_for(out, overwrite=overwrite, resume=resume)
