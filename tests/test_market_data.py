@@ -1,17 +1,30 @@
+"""`MarketData`, and its extra columns in views, features, slices, snapshots and agents."""
+
+from dataclasses import replace
 from datetime import date, datetime
 
 import numpy as np
+import pandas as pd
 import pytest
+from made_agents import tiny_train
+from made_bars import refuses
+from made_markets import NAN, random_market
 from numpy.testing import assert_array_equal
 
-from finpod.errors import DataError, InputError
+import finpod
+from finpod.errors import CheckpointError, DataError, InputError
+from finpod.features.panel import build_panel, compute, resolve
+from finpod.lookahead.perturbation import with_noise_after
 from finpod.market.data import MarketData, as_date
+from finpod.market.extra import ExtraData
+from finpod.market.load import load_snapshot, save_snapshot
+from finpod.strategy import MarketView
 
 DATES = np.array(["2024-01-02", "2024-01-03", "2024-01-05", "2024-01-08"], dtype="datetime64[ns]")
-CLOSE = np.array([[10.0, 20.0], [11.0, 21.0], [np.nan, 22.0], [np.nan, 23.0]])
+CLOSE = np.array([[10.0, 20.0], [11.0, 21.0], [NAN, 22.0], [NAN, 23.0]])
 
 
-def market(**changes):
+def small(**changes):
     return MarketData(
         **{
             "dates": DATES,
@@ -24,11 +37,11 @@ def market(**changes):
 
 
 def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
-    whole = market()
+    whole = small()
     assert_array_equal(whole.last_bar, DATES[[1, 3]])
     assert_array_equal(whole.rows(0, 1).last_bar, DATES[[1, 3]])
     assert_array_equal(whole.select(["B", "A"]).last_bar, DATES[[3, 1]])
-    gap = market(close=np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan], [4.0, np.nan]]))
+    gap = small(close=np.array([[1.0, np.nan], [np.nan, np.nan], [3.0, np.nan], [4.0, np.nan]]))
     assert gap.last_bar[0] == DATES[3]  # a missing bar before the last is no delisting
     assert np.isnat(gap.last_bar[1])
 
@@ -49,19 +62,19 @@ def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
 )
 def test_impossible_markets(changes, value):
     with pytest.raises(DataError, match=value):
-        market(**changes)
+        small(**changes)
 
 
 def test_everything_is_read_only():
-    for table in (market().close, market().member, market().dates, market().has_bar):
+    for table in (small().close, small().member, small().dates, small().has_bar):
         with pytest.raises(ValueError, match="read-only"):
             table[0] = table[1]
     with pytest.raises(AttributeError):
-        market().tickers = ("X", "Y")
+        small().tickers = ("X", "Y")
 
 
 def test_rows_and_windows_by_date():
-    m = market()
+    m = small()
     assert m.row_of("2024-01-04") == 2
     assert m.row_of("2024-01-04", side="right") == 1
     assert m.window("2024-01-03", "2024-01-06") == (1, 2)
@@ -79,7 +92,7 @@ def test_rows_and_windows_by_date():
 
 
 def test_slices_and_columns():
-    m = market(open=CLOSE * 0.9)
+    m = small(open=CLOSE * 0.9)
     part = m.rows(1, 3)
     assert_array_equal(part.open, CLOSE[1:3] * 0.9)
     assert_array_equal(part.benchmark_close, [np.nan, 402.0])
@@ -91,18 +104,18 @@ def test_slices_and_columns():
 
 
 def test_the_benchmark_as_a_market_leaves_its_gaps_out():
-    own = market().benchmark_market()
+    own = small().benchmark_market()
     assert own.tickers == ("QQQ",)
     assert_array_equal(own.dates, DATES[[0, 2, 3]])
     assert_array_equal(own.close[:, 0], [400.0, 402.0, 404.0])
     assert own.member.all()
     with pytest.raises(DataError, match="QQQ"):
-        market(benchmark_close=np.full(4, np.nan)).benchmark_market()
+        small(benchmark_close=np.full(4, np.nan)).benchmark_market()
 
 
 def test_the_hash_is_one_of_content():
-    assert market().content_hash == market(manifest={"source": "elsewhere"}).content_hash
-    assert market(close=np.where(np.isnan(CLOSE), -np.nan, CLOSE)).content_hash == market().content_hash
+    assert small().content_hash == small(manifest={"source": "elsewhere"}).content_hash
+    assert small(close=np.where(np.isnan(CLOSE), -np.nan, CLOSE)).content_hash == small().content_hash
     different = [
         {"close": CLOSE * (1 + 1e-15)},
         {"benchmark": "SPY"},
@@ -111,7 +124,7 @@ def test_the_hash_is_one_of_content():
         {"member": np.zeros((4, 2), dtype=bool)},
         {"dates": DATES + np.timedelta64(1, "D")},
     ]
-    assert len({market(**changes).content_hash for changes in (*different, {})}) == 7
+    assert len({small(**changes).content_hash for changes in (*different, {})}) == 7
 
 
 @pytest.mark.parametrize(
@@ -129,3 +142,107 @@ def test_only_whole_days_are_dates(text):
                                  np.datetime64("2020-01-02T23:59"), date(2020, 1, 2), datetime(2020, 1, 2, 9)])  # fmt: skip
 def test_days_are_read_in_every_usual_form(day):
     assert as_date(day) == np.datetime64("2020-01-02", "ns")
+
+
+# --- extra columns ---------------------------------------------------------------------------------------------------
+
+
+FEATURES = ["return_5", "extra:score", "extra:rate"]
+
+
+@pytest.fixture
+def market():
+    """Five tickers over 130 rows with a column per ticker, NaN at first, and one value for all."""
+    random = np.random.default_rng(0)
+    score, rate = random.normal(size=(130, 5)), random.normal(size=130)
+    score[:10], rate[:3] = NAN, NAN
+    return replace(random_market(days=130, gaps=0.05), extra=ExtraData({"score": score, "rate": rate}, 5))
+
+
+def test_a_view_shows_the_last_rows_and_no_more(market):
+    view = MarketView(market, 20)
+    assert view.extra_names == ("score", "rate")
+    assert_array_equal(view.extra("score", 4), market.extra["score"][17:21])
+    assert_array_equal(view.extra("rate", 2), np.repeat(market.extra["rate"][19:21, :1], 5, axis=1))
+    early = MarketView(market, 1).extra("score", 4)
+    assert early.shape == (4, 5)
+    assert np.isnan(early).all()
+    for column in ("score", "rate"):
+        with pytest.raises(ValueError, match="read-only"):
+            view.extra(column, 2)[0] = 1.0
+    refuses(lambda: view.extra("scores", 1), "'scores'", "score", error=InputError)
+    refuses(lambda: MarketView(random_market(), 3).extra("score", 1), error=InputError, argument="extra")
+    with pytest.raises(InputError):
+        view.extra("score", 0)
+
+
+def test_features_are_the_columns_where_there_is_a_bar(market):
+    values = compute(market, ["extra:score", "extra:rate"]).numpy()
+    for i, column in enumerate(("score", "rate")):
+        assert_array_equal(values[..., i], np.where(market.has_bar, market.extra[column], NAN).astype(np.float32))
+    panel = build_panel(market, FEATURES, fit=(20, 80))
+    assert (panel.names, panel.scaling.kinds) == (tuple(FEATURES), ("cross", "cross", "pooled"))
+    again = build_panel(market, scaling=panel.scaling)
+    assert_array_equal(again.features, panel.features)
+    refuses(lambda: resolve(market, ["extra:scor"]), "mean score", error=InputError)
+    refuses(lambda: build_panel(random_market(days=130), scaling=panel.scaling), error=InputError, argument="extra")
+
+
+def test_columns_are_cut_with_the_rows_and_tickers_of_their_market(market):
+    rows = market.rows(5, 50)
+    assert_array_equal(rows.extra["score"], market.extra["score"][5:50])
+    assert_array_equal(rows.extra["rate"], market.extra["rate"][5:50])
+    two = market.select(["D", "A"])
+    assert_array_equal(two.extra["score"], market.extra["score"][:, [3, 0]])
+    assert_array_equal(two.extra["rate"], market.extra["rate"][:, :2])
+    holes = replace(market, benchmark_close=np.where(np.arange(130) == 7, NAN, market.benchmark_close))
+    alone = holes.benchmark_market()
+    assert alone.extra.names == ("score", "rate")
+    assert_array_equal(alone.extra["rate"][:, 0], np.delete(market.extra["rate"][:, 0], 7))
+    assert np.isnan(alone.extra["score"]).all()
+
+
+def test_columns_of_another_shape_are_refused(market):
+    for extra in (ExtraData({"score": np.zeros((130, 4))}, 4), ExtraData({"rate": np.zeros(129)}, 5)):
+        refuses(lambda extra=extra: replace(market, extra=extra), "130 rows and 5 tickers")
+
+
+def test_the_hash_covers_the_columns_and_is_unchanged_without_them(market):
+    plain = finpod.simulate_market(names=4, days=100)
+    assert plain.content_hash.startswith("1082c82ba10df40e")  # on record: saved results name it
+    score, rate = market.extra["score"], market.extra["rate"][:, 0]
+    changed = [{"score": score}, {"other": score, "rate": rate}, {"score": score + 1, "rate": rate}]
+    changed.append({"score": score, "rate": market.extra["rate"]})
+    hashes = {replace(market, extra=ExtraData(tables, 5)).content_hash for tables in changed}
+    assert len(hashes | {market.content_hash}) == 5
+    swapped = ExtraData({"rate": rate, "score": score}, 5)
+    assert replace(market, extra=swapped).content_hash == market.content_hash
+
+
+def test_a_snapshot_keeps_the_columns(market, tmp_path):
+    again = load_snapshot(save_snapshot(market, tmp_path / "snapshot"))
+    assert again.content_hash == market.content_hash
+    assert [again.extra.is_shared(name) for name in again.extra.names] == [False, True]
+    more = finpod.load_market(str(tmp_path / "snapshot"), extra=pd.DataFrame({"date": [again.dates[4]], "vix": [20.0]}))
+    assert more.extra.names == ("score", "rate", "vix")
+    assert_array_equal(more.extra["vix"][:, 0], [NAN] * 4 + [20.0] * 126)
+
+
+def test_an_agent_trains_on_the_columns_and_trades_where_they_are(market, tmp_path):
+    tiny_train(market, tmp_path / "agent", features=FEATURES)
+    agent = finpod.load_strategy(tmp_path / "agent")
+    assert agent.features == tuple(FEATURES)
+    start = str(market.dates[105])[:10]
+    result = finpod.backtest(agent, market, start=start, examine=False)
+    assert result.metrics.days > 10
+    other = replace(market, extra=ExtraData({"score": -market.extra["score"], "rate": market.extra["rate"][:, 0]}, 5))
+    assert not np.allclose(finpod.backtest(agent, other, start=start, examine=False).equity, result.equity)
+    with pytest.raises(CheckpointError, match="extra:score, extra:rate"):
+        finpod.backtest(agent, random_market(days=130, gaps=0.05), start=start)
+
+
+def test_noise_after_a_row_leaves_what_was_known(market):
+    other = with_noise_after(market, 60)
+    for name in market.extra.names:
+        assert_array_equal(other.extra[name][:61], market.extra[name][:61])
+        assert not np.array_equal(other.extra[name][61:], market.extra[name][61:], equal_nan=True)
