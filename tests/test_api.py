@@ -119,12 +119,8 @@ def test_what_is_no_market_is_one_line(work):
 
 
 def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
-    weights = np.full(market.shape, 0.2)
-    weights[~market.member] = 0
-    result = finpod.backtest(weights, market, start=market.dates[300], name="fifths")
-    assert result.strategy == "fifths"
+    weights = np.where(market.member, 0.2, 0)
+    assert finpod.backtest(weights, market, start=market.dates[300], name="fifths").strategy == "fifths"
     assert inspect.signature(finpod.backtest) == inspect.signature(engine.backtest)
-    assert "trained folder" in finpod.backtest.__doc__
-    for wrong in ([1.0], RULES["momentum"]):
-        with pytest.raises(InputError, match=r"the weights have shape|neither a Strategy nor"):
-            finpod.backtest(wrong, market)
+    with pytest.raises(InputError, match="the weights have shape"):
+        finpod.backtest([1.0], market)

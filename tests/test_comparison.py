@@ -1,7 +1,6 @@
 """Comparison of runs: common window, rescaling, intervals of the differences, and reasons for an unfair comparison."""
 
 import json
-import math
 import re
 from dataclasses import asdict, replace
 
@@ -165,16 +164,6 @@ def test_rivals_are_shown_once_or_named_after_their_runs(three):
     found = compare([run(1), run(2), replace(run(3), benchmark="SPY", equal_weight_equity=other)])
     assert list(found.rivals) == ["QQQ (s1, s2)", "SPY (s3)", "equal weight (s1, s2)", "equal weight (s3)"]
     assert [note.code for note in found.notes] == ["several_rivals"]
-
-
-def test_a23_a_benchmark_with_gaps_counts_on_its_own_days():
-    bars = run(1).benchmark_equity.copy()
-    bars.iloc[[0, 5, 6]] = np.nan
-    gappy = run(1, benchmark_equity=bars)
-    found = compare([gappy, run(2, benchmark_equity=bars)])
-    assert found.figures["s1"]["excess"] == gappy.relative.excess
-    assert found.rival_figures["QQQ"]["days"] == 97
-    assert math.isnan(compare([replace(gappy, benchmark_equity=bars * np.nan), run(2)]).figures["s1"]["excess"])
 
 
 @pytest.mark.parametrize(

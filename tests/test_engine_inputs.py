@@ -140,8 +140,6 @@ HALVES = np.ones((4, 2)) / 2
     [
         (HALVES[:3], r"\(3, 2\)"),
         (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
-        (np.ones((1, 2, 4, 2)), r"\(1, 2, 4, 2\)"),
-        (HALVES[0], r"\(2,\)"),
         (pd.DataFrame(HALVES, pd.date_range("2024-01-03", periods=4), ["A", "B"]), "2024-01-"),
         (pd.DataFrame(HALVES, columns=["A", "B"]), "index"),
         (EqualWeight, "EqualWeight"),

@@ -182,12 +182,6 @@ def test_an_interval_does_not_depend_on_what_else_is_asked_for():
     assert block_length(own - slow) > block_length(own) == block_length(own - base)
 
 
-def test_an_interval_of_a_higher_level_is_wider():
-    own = noise(5)
-    narrow, wide = (intervals(own, {}, resamples=300, level=level)["strategy"]["cagr"] for level in (0.95, 0.99))
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
 def test_blocks_have_the_mean_length_asked_for_and_all_days_are_drawn_alike():
     rows = np.concatenate(list(_stationary(50, 20_000, 5.0)))
     assert rows.shape == (20_000, 50)
