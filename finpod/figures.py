@@ -23,7 +23,7 @@ class Row(NamedTuple):
     kind: Kind
     """Format of the figure."""
     yearly: bool = False
-    """True if the figure is annualised, so that it means little for a short history."""
+    """True if the figure is annualised; it then means little for a short history."""
 
 
 COMMON = (

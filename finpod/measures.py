@@ -95,7 +95,7 @@ def metrics(
     for dates that do not increase.
     """
     if (equity is None) == (returns is None):
-        raise InputError("give metrics() either an equity curve or returns=..., not both")
+        raise InputError("metrics() takes either an equity curve or returns=...; pass exactly one of them")
     check_rates(risk_free)
     if returns is None:
         dates, curve = dates_of(equity, "the equity curve"), _curve(equity)
@@ -227,9 +227,9 @@ def _array(values: Any) -> Array:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"a curve must be numbers, not {type(values).__name__} ({error})") from error
+        raise InputError(f"the curve is a {type(values).__name__} ({error}); its values must be numbers") from error
     if array.ndim not in (1, 2):
-        raise InputError(f"a curve has shape {array.shape}; give [T] or [T, E]")
+        raise InputError(f"the curve has shape {array.shape}; pass a curve [T] or a batch [T, E]")
     return array
 
 
@@ -238,7 +238,7 @@ def _curve(equity: Any) -> Array:
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
-        raise InputError(f"an equity curve must start above zero; it starts at {start:g}", argument="equity")
+        raise InputError(f"the equity curve starts at {start:g}; it must start above zero", argument="equity")
     return _ruined(curve)
 
 
@@ -326,7 +326,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, the curve {curve.shape}; give one of the same length",
+            f"the benchmark has shape {other.shape} and the curve {curve.shape}; pass a benchmark of the same length",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates
@@ -336,5 +336,5 @@ def check_rates(risk_free: float) -> None:
     """Raise InputError for a yearly rate outside (-1, 1]."""
     if not (isinstance(risk_free, Real) and -1 < risk_free <= 1):
         number = f"{risk_free:g}" if isinstance(risk_free, (int, float)) else repr(risk_free)
-        way_out = "give a yearly rate as a fraction above -1 and up to 1: 0.05 is 5 %"
+        way_out = "pass a yearly rate as a fraction above -1 and up to 1, such as 0.05 for 5 %"
         raise InputError(f"risk_free is {number}; {way_out}", argument="risk_free")

@@ -18,7 +18,7 @@ from finpod.trading.ledger import Costs
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Names of the metrics that `spread` and `agent_spread` contain."""
 SHORT_HISTORY = 20
-"""Fewest sessions with a return for annualised figures without a warning."""
+"""Number of sessions with a return below which annualised figures are marked as unreliable."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
 """Setting -> strategy -> figure -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)

@@ -23,10 +23,10 @@ METRICS = ("sharpe", "cagr", "max_drawdown")
 STRATEGY = "strategy"
 """Key of the intervals of the strategy itself."""
 _CHUNK = 2**18
-"""Resampled days per series in memory at a time; they fit in the processor's cache."""
+"""Number of resampled days per series that are in memory at a time, chosen to fit the processor's cache."""
 EULER = 0.5772156649015329
 MOST_SPLITS = 20
-"""Most blocks of `overfitting`: 20 blocks have 184,756 combinations."""
+"""Largest number of blocks of `overfitting`: 20 blocks have 184,756 combinations."""
 
 
 class Interval(NamedTuple):
@@ -66,7 +66,7 @@ def intervals(
     """
     if not (0 < level < 1 and resamples >= 1 and (block is None or block >= 1)):
         raise InputError(
-            f"level {level}, resamples {resamples}, block {block}: the level lies between 0 and 1, the others are 1 or more"
+            f"level is {level}, resamples is {resamples} and block is {block}; level must be between 0 and 1, the others at least 1"
         )
     strategy_returns = _checked(returns, len(returns))
     days = len(strategy_returns)
@@ -123,10 +123,10 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, but there are {days} returns; pass series of the same days, at least two"
+            f"a series has shape {steps.shape}, but there are {days} returns; pass series of the same days, at least two days"
         )
     if not np.isfinite(steps).all():
-        raise InputError("the series hold NaN; drop the days that one of them lacks")
+        raise InputError("a series contains NaN; drop the days on which a series has no value")
     return steps
 
 
@@ -180,9 +180,7 @@ def expected_best(trials: int, sd: float) -> float:
     0 for one trial. Raises InputError for less than one trial or a negative deviation.
     """
     if trials < 1 or not sd >= 0:
-        raise InputError(
-            f"trials {trials} and sd {sd}: the best of N needs at least one trial and a deviation of 0 or more"
-        )
+        raise InputError(f"trials is {trials} and sd is {sd}; trials must be at least 1 and sd at least 0")
     if trials == 1:
         return 0.0
     quantile = NormalDist().inv_cdf

@@ -29,7 +29,7 @@ def test_d12_the_expected_best_of_n():
     assert expected_best(50, 0.3) == pytest.approx(drawn, rel=0.02)
     assert expected_best(1, 0.3) == 0
     for wrong in ((0, 1.0), (5, -1.0), (5, math.nan)):
-        with pytest.raises(InputError, match=f"trials {wrong[0]}"):
+        with pytest.raises(InputError, match=f"trials is {wrong[0]}"):
             expected_best(*wrong)
 
 
@@ -224,5 +224,5 @@ def test_ruin_and_bad_series():
     with pytest.raises(InputError, match="NaN"):
         intervals(np.array([0.1, np.nan]), {})
     for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}, {"block": 0.5}):
-        with pytest.raises(InputError, match=f"{next(iter(wrong))} {next(iter(wrong.values()))}"):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}"):
             intervals(np.zeros(5), {}, **wrong)

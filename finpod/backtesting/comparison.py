@@ -24,7 +24,7 @@ from finpod.significance import Interval, expected_best, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""One of the two kinds of `Rival` (the other is 'benchmark'). Both are also names of columns in `_curves`."""
+"""Kind of a `Rival`; the other kind is 'benchmark'. Both are also names of columns in `_curves`."""
 
 
 class Rival(NamedTuple):
@@ -182,7 +182,9 @@ def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> di
     if len(results) < 2:
         raise InputError(f"the number of runs is {len(results)}; pass two or more", argument="results")
     if names is not None and len(names) != len(results):
-        raise InputError(f"there are {len(names)} names for {len(results)} runs; pass one a run", argument="names")
+        raise InputError(
+            f"there are {len(names)} names for {len(results)} runs; pass one name for each run", argument="names"
+        )
     labels = [run.strategy for run in results]
     if names is not None:
         labels = [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]

@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return notes and warnings, the most severe first: names of the runs (empty for all), sentence, is it severe."""
+    """Return notes and warnings, severe ones first: names of the runs (empty for all), sentence, and True if it is severe."""
     warnings = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -122,7 +122,7 @@ def _signed(value: float, digits: int) -> str:
 def pairs_note(comparison: Comparison) -> str:
     """Return a note on multiple tests; empty for a single pair."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
-    return f"even without true differences, one in twenty of {judged} pairs appears significant" if judged > 1 else ""
+    return f"by chance alone, about one in twenty of {judged} pairs appears significant" if judged > 1 else ""
 
 
 def selection(comparison: Comparison) -> str:

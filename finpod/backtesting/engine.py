@@ -185,7 +185,7 @@ def require_opened(opened: int) -> None:
     """Raise InputError unless `opened` is an int of at least 1."""
     if type(opened) is not int or opened < 1:
         raise InputError(
-            f"opened is {opened!r:.60}; pass the number of results of this window that were looked at, with this one: 1 or more",
+            f"opened is {opened!r:.60}; it must be the number of results of this window that you have seen, at least 1",
             argument="opened",
         )
 

@@ -135,7 +135,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which flatters "
     "every strategy",
     "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every strategy",
-    "missing_members": "{count:# member} left out on dates without their prices, such as {tickers}",
+    "missing_members": "left out on dates without prices: {count:# member}, for example {tickers}",
     "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list without the "
     "assets that have left the index flatters every strategy",
     "note": "{text}",

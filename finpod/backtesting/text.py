@@ -130,7 +130,9 @@ def evidence_lines(result: BacktestResult) -> list[str]:
         lines.append("Sharpe of baselines: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
     if not math.isnan(significance["fan_beaten"]):
         beaten, size = percent(significance["fan_beaten"], 0), significance["fan_size"]
-        lines.append(f"Sharpe higher than for {beaten} of {size} random portfolios with the same turnover")
+        lines.append(
+            f"The Sharpe ratio is higher than that of {beaten} of {size} random portfolios with the same turnover"
+        )
     return lines + ([f"Look-ahead audit: {audit_outcome(result.audit)}"] if result.audit else [])
 
 
@@ -151,5 +153,5 @@ def format_result(result: BacktestResult) -> str:
     if result.events:
         lines += ["", *(f"event: {plain(event_sentence(event))}" for event in result.events[:_SHOWN_EVENTS])]
         hidden = len(result.events) - _SHOWN_EVENTS
-        lines += [f"event: and {hidden} more, all in the report"] if hidden > 0 else []
+        lines += [f"event: {hidden} more are in the report"] if hidden > 0 else []
     return "\n".join(lines)

@@ -28,7 +28,7 @@ SAME_CASH = 0.02
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
 """|beta - 1| and yearly tracking error below which a policy counts as a closet benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
-"""Sharpe ratio and yearly growth above which a result is flagged, and the fewest years of history for that."""
+"""Sharpe ratio and yearly growth above which a result is flagged, and years of history that this check needs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -134,7 +134,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings of degenerate policies and of too good results. A strategy that trades the benchmark has none.
+    """Return warnings of degenerate policies and of results that are too good. A strategy that trades the benchmark has none.
 
     Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
     """
@@ -215,7 +215,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the fields from `invested` to `largest_name`, at the last close of each session, without V_0 and after-ruin days."""
+    """Return the fields from `invested` to `largest_name`, at the last close of each session after V_0 and before ruin."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()

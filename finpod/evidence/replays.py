@@ -135,7 +135,7 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:
-    """Return the path of so many random portfolios of an account."""
+    """Return the path of `accounts` random portfolios that trade on the same days as the account of `path`."""
     rows = window.decision_rows[path.turnover.numpy() > 0]
     eligible = (window.execution.member & window.execution.has_bar).numpy()[rows].sum(axis=1)
     spreads = _spread_table(int(np.median(eligible[eligible > 1])))

@@ -102,7 +102,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
     """
     if candidates < 1:
         raise InputError(
-            f"opened is {candidates}; pass the number of results of this window that were looked at, 1 or more",
+            f"opened is {candidates}; it must be the number of results of this window that you have seen, at least 1",
             argument="opened",
         )
     if candidates == 1:

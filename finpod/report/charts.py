@@ -1,6 +1,6 @@
 """The charts of a backtest, and the table of their specifications.
 
-Drawings contain no text that a user could choose. The names of strategies are in the legends of the page.
+The drawings contain no names that a user could choose. These names are in the legends of the page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HALF_YEAR = 126
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the random portfolios that are drawn."""
 FEWEST_MONTHS = 3
-"""Fewest months for which a distribution is drawn."""
+"""Smallest number of months for which a distribution is drawn."""
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
@@ -86,7 +86,7 @@ def _relative(result: BacktestResult) -> Shown | str:
 def _random(result: BacktestResult) -> Shown | str | None:
     """Return bands of the random portfolios, and the strategy, all relative to the median portfolio.
 
-    The portfolios hold much the same assets as the strategy. In currency, the curves could not be told apart.
+    The portfolios hold similar assets, so their values in currency would look alike.
     """
     if not len(result.fan):
         return None

@@ -26,7 +26,7 @@ COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
 """Key in `PALETTE` of benchmark and equal weight -> line style."""
 WIDEST = 7
-"""Most columns that fit on A4 at the usual type size."""
+"""Largest number of columns that fit on A4 at the usual type size."""
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:

@@ -23,7 +23,7 @@ from finpod.periods import describe, yearly_note
 from finpod.report.svg import Chart, Spec, draw
 
 LONGEST = 200
-"""Most characters of an error message in a page."""
+"""Largest number of characters of an error message in a page."""
 
 
 class Section(NamedTuple):

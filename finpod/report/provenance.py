@@ -16,9 +16,9 @@ from finpod.report.pages import words
 from finpod.result import BacktestResult
 
 LONGEST = 400
-"""Most characters of a value that are shown."""
+"""Largest number of characters that are shown of a value."""
 LONG_SERIES = 8
-"""Most figures of a series, such as one a year, that have a line each. Longer series are on one line."""
+"""Largest series, such as one number a year, with a line for each number. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Titles of lists of agents, by key."""
 LABELS = {
@@ -30,7 +30,7 @@ LABELS = {
     "dropped": "Features dropped, and the share of training rows on which they are undefined",
     "undefined": "Features, and the share of training rows on which they are undefined",
 }
-"""Labels of keys whose own words are not clear."""
+"""Labels of keys that are not clear by themselves."""
 
 
 class Table(NamedTuple):

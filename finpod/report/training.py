@@ -20,7 +20,7 @@ from finpod.tournament.history import History
 from finpod.tournament.leaderboard import Trial
 
 SHOWN = 20
-"""Most rows in the tables of trials."""
+"""Largest number of rows in the tables of trials."""
 OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio", "max_drawdown": "percent"}
 """Metrics shown next to the score of trading agents, and their formats. A log may lack some of them."""
 

@@ -21,9 +21,9 @@ from finpod.tournament.leaderboard import ranked
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
-"""Most dots in a chart of scores. Of more trials, every k-th is drawn."""
+"""Largest number of dots in a chart of scores. Of more trials, every k-th is drawn."""
 PODS = 40
-"""Most pods in the chart of pods."""
+"""Largest number of pods in the chart of pods."""
 PALE = 0.25
 """Opacity of the first round in the chart of pods."""
 PAUSE = 600
