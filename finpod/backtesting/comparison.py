@@ -163,7 +163,7 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
         runs=runs,
         equity=own / own.iloc[0],
         rivals=rivals,
-        figures={name: _figures(run, cut[name], whole[name].index, terms) for name, run in runs.items()},
+        figures={name: _figures(run, cut[name], terms) for name, run in runs.items()},
         rival_figures={name: _metrics(rival.curve, terms) for name, rival in rivals.items()},
         correlation=_correlation(cut),
         pairs=tuple(_pairs(own, terms)),
@@ -206,12 +206,12 @@ def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
 
-def _figures(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of one run on the common window; `whole` has all sessions of the run."""
+def _figures(run: BacktestResult, cut: pd.DataFrame, terms: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of one run on the common window."""
     values, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
     against = relative(values, cut[EQUAL_WEIGHT].to_numpy(), **year)
-    turnover = float(run.turnover[_within(run, run.turnover.index, cut.index, whole)].sum())
-    costs = float(run.trades["cost"][_within(run, run.trades["date"], cut.index, whole)].sum())
+    turnover = float(run.turnover[_within(run, run.turnover.index, cut.index)].sum())
+    costs = float(run.trades["cost"][_within(run, run.trades["date"], cut.index)].sum())
     return _metrics(cut["own"], terms) | {
         "excess": relative(values, cut["benchmark"].to_numpy(), **year).excess,
         "excess_over_equal_weight": against.excess,
@@ -222,16 +222,14 @@ def _figures(run: BacktestResult, cut: pd.DataFrame, whole: pd.Index, terms: Map
     }
 
 
-def _within(run: BacktestResult, dates: Any, common: pd.Index, whole: pd.Index) -> Any:
+def _within(run: BacktestResult, dates: Any, common: pd.Index) -> Any:
     """Return a mask of the fills between the first and the last common close.
 
-    A fill at the close comes after that day's valuation. If the run itself starts or ends there, its fills are kept.
+    A fill at the close comes after that day's valuation.
     """
     days = session_dates(pd.DatetimeIndex(dates))
     first, last = session_dates(common[[0, -1]])
-    later = days >= first if run.fill == "close" else days > first
-    sooner = days < last if run.fill == "close" else days <= last
-    return (later | (common[0] == whole[0])) & (sooner | (common[-1] == whole[-1]))
+    return (days >= first) & (days < last) if run.fill == "close" else (days > first) & (days <= last)
 
 
 def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
