@@ -14,7 +14,7 @@ from test_report import Page
 
 from finpod.backtesting import comparison
 from finpod.backtesting.comparison import compare
-from finpod.backtesting.comparison_text import contrasts, figure_rows, headings, notes_of, selection
+from finpod.backtesting.comparison_text import contrast, figure_rows, headings, notes_of, selection
 from finpod.errors import InputError
 from finpod.measures import drawdowns, metrics, relative
 from finpod.records import Audit, ResultWarning, Severity
@@ -144,7 +144,7 @@ def test_a13_pairs_without_an_interval_say_why(one, two, reason):
     found = compare([one, two])
     pair = found.pairs[0]
     assert (pair.cagr, pair.sharpe, pair.reason) == (None, None, reason)
-    assert contrasts(found)[0][1:5] == ("", "", "", "")
+    assert contrast(pair)[1:5] == ("", "", "", "")
     for text in (str(found), render_comparison(found)):
         assert ("from only 12 returns" in text) == (reason == "short")
     if reason == "ruined":  # shown to the end

@@ -49,7 +49,7 @@ def format_comparison(comparison: Comparison) -> str:
     lines += text_table([*headings(comparison), *comparison.rivals], figure_rows(comparison), _HEADING)
     lines += [short_note(returns)] if comparison.is_short else []
     lines += [TURNOVER, yearly_note(comparison.periods_per_year, comparison.periods_per_year), ""]
-    for label, cagr, cagr_span, sharpe, sharpe_span, verdict in contrasts(comparison):
+    for label, cagr, cagr_span, sharpe, sharpe_span, verdict in map(contrast, comparison.pairs):
         shown = f"CAGR {cagr} points ({cagr_span}), Sharpe {sharpe} ({sharpe_span}); " if cagr else ""
         lines.append(f"{label}: {shown}{verdict}")
     shared = [f"{one.first}/{one.second} {ratio(table.loc[one.first, one.second])}" for one in comparison.pairs]
@@ -98,12 +98,8 @@ def headings(comparison: Comparison) -> list[str]:
     return marked
 
 
-def contrasts(comparison: Comparison) -> list[tuple[str, str, str, str, str, str]]:
-    """Return label, CAGR difference (points), its interval, Sharpe difference, its interval, and verdict of each pair."""
-    return [_contrast(pair) for pair in comparison.pairs]
-
-
-def _contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
+def contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
+    """Return label, CAGR difference (points), its interval, Sharpe difference, its interval, and verdict of a pair."""
     label = f"{pair.first} over {pair.second}"
     if pair.cagr is None or pair.sharpe is None:
         return label, "", "", "", "", f"no interval: {NO_INTERVAL[pair.reason]}"

@@ -16,9 +16,6 @@ from finpod.result import BacktestResult
 
 Format = Literal["csv", "parquet"]
 
-CLOCK = "sessions at midnight UTC, as pyfolio expects; for quantstats, which expects no time zone, append .tz_localize(None)"
-"""What the dates of an export mean."""
-
 
 class PyfolioInputs(NamedTuple):
     """Arguments of `pyfolio.create_full_tear_sheet`. Dates are sessions at midnight UTC, as pyfolio needs a time zone.
@@ -88,7 +85,6 @@ def export(
             "periods_per_year": result.sessions_per_year,
             "warnings": records(result.warnings),
             "notes": series.notes,
-            "dates": CLOCK,
             "files": {f"{name}.{format}": how_to_read(f"{name}.{format}") for name in tables},
         }
         files.write_text(fresh / files.EXPORT, files.to_json(description))

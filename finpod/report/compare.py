@@ -8,7 +8,7 @@ import pandas as pd
 
 from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison
 from finpod.backtesting.comparison_text import (
-    contrasts,
+    contrast,
     figure_rows,
     headings,
     notes_of,
@@ -89,7 +89,7 @@ def _figures(comparison: Comparison) -> dict[str, Any]:
 
 def _pairs(comparison: Comparison) -> dict[str, Any]:
     return {
-        "contrasts": contrasts(comparison),
+        "contrasts": [contrast(pair) for pair in comparison.pairs],
         "pairs_note": pairs_note(comparison),
         "level": LEVEL,
         "resamples": RESAMPLES,
