@@ -24,9 +24,6 @@ from finpod.trading.execution import Execution
 LOOKS, CAN = Severity.LOOKS_AHEAD, Severity.CAN_LOOK_AHEAD
 
 
-# --- features ---------------------------------------------------------------------------------------------------------
-
-
 def scaled_on_all_rows(market):
     return (market.close - np.nanmean(market.close, axis=0)) / np.nanstd(market.close, axis=0)
 
@@ -66,9 +63,6 @@ def test_a_trained_agent_on_a_leaking_feature_is_caught(tmp_path):
     simulated = simulate_market(names=6, days=130, seed=3)
     agent = tiny_train(simulated, tmp_path / "agent", features=("return_5", shifted))
     assert {finding.where for finding in audit(agent, simulated, days=3).findings} == {"shifted"}
-
-
-# --- decisions --------------------------------------------------------------------------------------------------------
 
 
 def last_close(view):
@@ -194,9 +188,6 @@ def test_fitted_models_without_a_day_can_look_ahead():
     verdict = audit(Holds([models, unfitted]), MARKET, days=2)
     assert kinds(verdict) == {("model", CAN)}
     assert sorted(finding.note.rpartition(" ")[2] for finding in verdict.findings) == sorted(MODELS)
-
-
-# --- fills and prices -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])

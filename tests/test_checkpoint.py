@@ -57,29 +57,8 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line(saved):
-    """Foreign content; then cut anywhere, or with some bytes changed, in places that may not matter."""
-    whole, random = saved.read_bytes(), np.random.default_rng(0)
-    refusal(saved.with_name("missing.pt"))
-    refusal(saved.parent)
-    foreign = [b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})]
-    for content in foreign + [whole[:length] for length in np.linspace(1, len(whole) - 1, 40).astype(int)]:
-        saved.write_bytes(content)
-        refusal(saved)
-    for content in ({"state_dict": {"w": torch.ones(2)}}, [1, 2, 3], {"format": FORMAT, "seed": 1}):
-        torch.save(content, saved)
-        refusal(saved)
-    for _ in range(100):
-        damaged = np.frombuffer(whole, np.uint8).copy()
-        damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
-        try:
-            Checkpoint.from_bytes(damaged.tobytes()).policy()
-        except CheckpointError as error:
-            assert "\n" not in str(error)  # noqa: PT017
-
-
 class Bomb:
-    """An object that is unpickled into a call."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -88,16 +67,29 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_d19_nothing_in_a_file_is_executed(tmp_path):
-    path, trace = tmp_path / "agent.pt", tmp_path / "executed"
-    content = {"format": FORMAT, "weights": Bomb(trace)}
-    torch.save(content, path)
-    refusal(path)
-    path.write_bytes(pickle.dumps(content))
-    refusal(path)
+def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line_and_execute_nothing(saved):
+    """Foreign content; then cut anywhere, or with some bytes changed, in places that may not matter."""
+    whole, random = saved.read_bytes(), np.random.default_rng(0)
+    refusal(saved.with_name("missing.pt"))
+    refusal(saved.parent)
+    foreign = [b"", b"not a checkpoint", b"\x80\x04" + bytes(range(200)), pickle.dumps({"weights": [1, 2]})]
+    for content in foreign + [whole[:length] for length in np.linspace(1, len(whole) - 1, 40).astype(int)]:
+        saved.write_bytes(content)
+        refusal(saved)
+    bomb, trace = {"format": FORMAT, "weights": Bomb(saved.with_name("executed"))}, saved.with_name("executed")
+    for content in (bomb, {"state_dict": {"w": torch.ones(2)}}, [1, 2, 3], {"format": FORMAT, "seed": 1}):
+        torch.save(content, saved)
+        refusal(saved)
     assert not trace.exists()
-    pickle.loads(pickle.dumps(content))
+    pickle.loads(pickle.dumps(bomb))
     assert trace.exists()  # it would have gone off
+    for _ in range(100):
+        damaged = np.frombuffer(whole, np.uint8).copy()
+        damaged[random.integers(0, len(whole), 3)] = random.integers(0, 256, 3)
+        try:
+            Checkpoint.from_bytes(damaged.tobytes()).policy()
+        except CheckpointError as error:
+            assert "\n" not in str(error)  # noqa: PT017
 
 
 def test_weights_of_another_size_give_one_line(checkpoint):

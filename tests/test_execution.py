@@ -6,7 +6,7 @@ import torch
 from made_markets import NAN, make_market, random_market
 
 from finpod.errors import InputError
-from finpod.trading.execution import MONTH, Account, build_execution
+from finpod.trading.execution import Account, build_execution
 from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
@@ -76,16 +76,6 @@ def test_impact_is_worked_by_hand():
     assert first == pytest.approx(0.03 / 100_000**0.5, rel=1e-12)
     assert second == pytest.approx(((20 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
     assert third == pytest.approx(((19 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
-
-
-def test_impact_is_that_of_the_last_month():
-    market = random_market(60, 4, gaps=0, seed=2, volume=volumes(60, 4))
-    table = build_execution(market).impact.numpy()
-    returns = market.close[1:] / market.close[:-1] - 1
-    for row in (MONTH, 40, 59):
-        sigma = np.sqrt((returns[row - MONTH : row] ** 2).mean(axis=0))
-        dollars = (market.close * market.volume)[row - MONTH + 1 : row + 1].mean(axis=0)
-        np.testing.assert_allclose(table[row], sigma / np.sqrt(dollars), rtol=1e-12)
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])

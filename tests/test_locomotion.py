@@ -31,9 +31,6 @@ def played(env, seed=0):
     return torch.stack([torch.cat([values.flatten().double() for values in one]) for one in every])
 
 
-# --- parity with Gymnasium
-
-
 def peer(spec):
     import gymnasium
 
@@ -91,9 +88,6 @@ def test_f02_the_title_names_variant_and_sizes():
     assert task_of(spec).definition == spec_of("humanoid")
 
 
-# --- one contract
-
-
 @pytest.mark.parametrize(("name", "variant"), [*ALL, *((name, "fast") for name in NAMES if name not in EULER)])
 def test_a_task_keeps_the_contract_and_a_saved_state_continues_exactly(name, variant):
     env, spec = make(name, variant, seed=1), spec_of(name, variant)
@@ -125,9 +119,6 @@ def test_an_episode_is_truncated_after_a_thousand_steps():
     assert not step.terminated.any()
     assert [torch.equal(a, b) for a, b in zip(step.obs.state, step.final_obs.state, strict=True)] == [True, False, True]
     assert env.step(actions(env, 1)[0]).truncated.tolist() == [True, False, False]
-
-
-# --- worlds that fail
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e12])

@@ -11,12 +11,11 @@ import finpod
 from finpod.errors import InputError, StrategyError
 from finpod.files import to_json
 from finpod.lookahead.audit import UNCHECKED, audit
-from finpod.lookahead.perturbation import back_fill_findings, fill_findings, sample_rows, with_noise_after
+from finpod.lookahead.perturbation import back_fill_findings, sample_rows, with_noise_after
 from finpod.records import Audit, Finding, Severity
 from finpod.rules import EqualWeight, Momentum
 from finpod.strategy import Strategy, equal_parts, top_k
 from finpod.synthetic import simulate_market
-from finpod.trading.execution import Execution
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +125,6 @@ def test_noise_leaves_the_past_and_the_shapes():
     assert (noisy.last_bar[~ended] > market.dates[100]).all()
     hashes = [with_noise_after(market, 100, seed).content_hash for seed in (3, 4)]
     assert noisy.content_hash == hashes[0] != hashes[1]
-
-
-def test_honest_fills_pass_and_yesterdays_price_is_caught(monkeypatch):
-    simulated = simulate_market(names=3, days=30)
-    for market in (random_market(days=12), simulated, quiet_market().rows(0, 9)):
-        assert fill_findings(market, np.arange(len(market.dates) - 1)) == []
-    monkeypatch.setattr(Execution, "fill_row", lambda tape, row: abs(tape.decision_row(row) - 1))
-    assert len(fill_findings(simulated, np.array([12]))) == 2
 
 
 def filled(first, volume=None, **tables):

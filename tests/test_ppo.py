@@ -190,9 +190,6 @@ def test_d16_memory_does_not_grow_over_rollouts():
     assert all(tensor.grad_fn is None for tensor in (pod.env.equity, *pod.env.account))
 
 
-# --- without a table
-
-
 def noise(seed=0):
     return torch.Generator().manual_seed(seed)
 

@@ -81,12 +81,8 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
 
 
 def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
-    named = type("Own", (Strategy,), {"name": "by another name"})
-    assert (type("Own", (Strategy,), {}).name, named.name, type("Below", (named,), {}).name) == (
-        "Own",
-        named.name,
-        "Below",
-    )
+    plain, named = type("Own", (Strategy,), {}), type("Own", (Strategy,), {"name": "by another name"})
+    assert (plain.name, named.name, type("Below", (named,), {}).name) == ("Own", "by another name", "Below")
 
 
 def test_strategies_and_rules_load_no_torch_and_no_pandas():

@@ -93,15 +93,6 @@ def test_without_the_package_one_line_names_the_extra(monkeypatch):
             begin()
 
 
-@installed
-def test_the_engine_that_is_used_is_named():
-    here, there = (LocomotionTask(name="humanoid", device=device).spec() for device in ("cpu", "cuda:1"))
-    assert (here["solver"], there["solver"]) == ("PGS", "NEWTON")
-    assert there["engine"].startswith("MuJoCo Warp ")
-    assert here["engine"].startswith("MuJoCo ")
-    assert here["integrator"] == there["integrator"] == "RK4"
-
-
 @on_devices
 @pytest.mark.parametrize(("name", "variant"), ALL)
 def test_one_step_is_that_of_mujoco(name, variant, device):
