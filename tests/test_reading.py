@@ -191,7 +191,7 @@ def test_g23_what_is_left_out_is_told(read):
     log = RepairLog()
     read("Date,Close,Foo,Bar,VWAP\n2024-01-02,1,5,6,1\n2024-01-03,2,6,7,2\n", log=log)
     read("Date,Last\n2024-01-02,1\n", log=log)
-    assert log.reading == ["left out the columns Foo, Bar", "closes read from Last"]
+    assert log.reading == ["columns left out: Foo, Bar", "closes read from Last"]
 
 
 def test_a_header_with_a_close_in_both_levels_is_refused():

@@ -147,11 +147,10 @@ class Column:
         return self.kind in ("text", "whole")
 
 
-def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
-    """Return the labels of columns as text for a message, after the word `one` or, for more than one column, `several`."""
+def listed(columns: Sequence[Column]) -> str:
+    """Return the labels of columns as text for a message."""
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
-    labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
-    return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
+    return ", ".join(column.label or "(no name)" for column in columns[:_LISTED]) + more
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:

@@ -76,8 +76,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
         raise DataError(f"{name} has tickers both in its header and in the column {tickers.label!r}; keep one of them")
     unknown = [column for column in others if not column.known and _may_be_tickers(column)]
     if unknown and not pairs and tickers is None and ticker is None:
-        shown = listed(unknown, "a column", "columns")
-        text = f"{name} has {shown} of unknown meaning, which may contain tickers. {ask_for_tickers(columns)}"
+        text = f"{name} has columns of unknown meaning ({listed(unknown)}), which may contain tickers. {ask_for_tickers(columns)}"
         raise DataError(text, argument="ticker_column")
     if pairs:
         return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
@@ -166,7 +165,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _left_out(columns: Sequence[Column]) -> list[str]:
     """Return a note on the columns that were ignored because their meaning is unknown, if there are any."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
-    return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
+    return [f"columns left out: {listed(unknown)}"] if unknown else []
 
 
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
