@@ -94,14 +94,6 @@ def test_it_shows_speed_time_left_and_board_of_each_tournament(tmp_path):
     assert (drawn(view)[0][:4], drawn(view)[-1].strip()) == ("[red", "[bold]x[/] [red")
 
 
-@pytest.mark.parametrize("size", [(10, 5), (20, 1), (60, 12), (300, 100)])
-def test_any_terminal_will_do(tmp_path, size):
-    view, _ = seen(tmp_path, Plan(agents=12, rounds=2, steps=200), Invented(pods=12), until=9)
-    lines = drawn(view, *size)
-    assert max(len(line.rstrip()) for line in lines) <= size[0]
-    assert size != (60, 12) or len(lines) < 12
-
-
 def test_the_top_ten_are_shown_in_order_and_failures_counted(tmp_path):
     view, _ = seen(tmp_path / "many", Plan(agents=14, rounds=1), Invented(pods=1, failed=[3]))
     lines = drawn(view)

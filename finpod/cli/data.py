@@ -138,21 +138,17 @@ def check(
 @options.with_options(options.MARKET.only("members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(
     market: Source = "sample",
-    tickers: Annotated[str | None, Option(help="Only these tickers, separated by commas.")] = None,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
     """Print the content of a market: sessions, columns, and for each asset its bars and days as a member."""
     loaded = options.load(values, options.market_path(market))
-    if tickers is not None:
-        loaded = loaded.select(options.words(tickers))
-    rows = _rows(loaded)
     if as_json:
-        console.show_json({**_summary(loaded), "rows": rows})
+        console.show_json({**_summary(loaded), "rows": _rows(loaded)})
         return
     console.show_facts(_summary(loaded))
     print()
-    console.show_table(rows)
+    console.show_table(_rows(loaded))
 
 
 def _target(name: str, overwrite: bool) -> Path:
