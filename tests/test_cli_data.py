@@ -72,10 +72,6 @@ def test_check_for_machines_lists_every_place(faulty):
     assert (facts["repairs"][1]["places"][0]["became"], facts["suspicions"][1]["date"]) == ("masked", "2024-01-10")
     every = json.loads(run("data check bars.csv --benchmark IDX --calendar none --json").out)
     assert (every["sessions"], every["calendar"]) == (22, "the dates of the file")
-    twice = pd.concat([frame(tickers=("AAA", "IDX"), days=pd.bdate_range("2024-01-02", periods=8))] * 2)
-    twice.to_csv("twice.csv")
-    short, long = (run(f"data check twice.csv --benchmark IDX {more}").out for more in ("", "--all"))
-    assert ("  and 11 more\n" in short, " more\n" in long) == (True, False)
 
 
 def test_a_file_of_one_name_takes_the_options_its_messages_name():

@@ -114,12 +114,11 @@ def import_file(
 @options.with_options(READING, FILES)
 def check(
     market: Source = "sample",
-    everything: Annotated[bool, Option("--all", help="List all recorded repairs and anomalies.")] = False,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Load a market and print its source, its repairs, and anomalies that were left unchanged."""
-    from finpod.market.long_bars import PLACES, repair_lines, suspicion_lines
+    """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more of them."""
+    from finpod.market.long_bars import repair_lines, suspicion_lines
 
     loaded = options.load(values, options.market_path(market), **FILES.values(values))
     facts = {**_summary(loaded), **loaded.manifest}
@@ -128,8 +127,8 @@ def check(
         return
     told = ("repairs", "suspicions", "suspicion_counts")
     console.show_facts({name: _lines(fact) for name, fact in facts.items() if name not in told})
-    repairs = repair_lines(loaded.manifest, places=PLACES if everything else 5)
-    for title, lines in (("repairs", repairs), ("suspicions, left alone", suspicion_lines(loaded.manifest))):
+    parts = {"repairs": repair_lines(loaded.manifest), "suspicions, left unchanged": suspicion_lines(loaded.manifest)}
+    for title, lines in parts.items():
         print(f"\n{title}: {'' if lines else 'none'}".rstrip())
         print("".join(f"  {line}\n" for line in lines), end="")
 

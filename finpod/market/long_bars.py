@@ -162,12 +162,12 @@ class RepairLog:
         }
 
 
-def repair_lines(manifest: Mapping[str, Any], places: int = 5) -> list[str]:
+def repair_lines(manifest: Mapping[str, Any]) -> list[str]:
     """Return the repairs of a manifest as lines of text: the count of each kind, then the bars that are listed."""
     lines = []
     for entry in manifest.get("repairs") or ():
         listed = []
-        for place in entry["places"][:places]:
+        for place in entry["places"][:5]:
             was, became = (f"{v:,.10g}" if isinstance(v, float) else v for v in (place["was"], place["became"]))
             listed.append(f"{place['ticker']} {place['date']} {place['column']} {was} -> {became}")
         lines += _counted(entry["kind"], entry["count"], listed)
