@@ -134,7 +134,11 @@ def test_output_that_cannot_be_written_is_an_error(work):
         (KeyError("gone"), 1, "error: unexpected KeyError: 'gone'; --debug shows where"),
         (OSError(5, "Input/output error", "disk"), 2, "error: disk: Input/output error; --debug shows where"),
         (BrokenPipeError(32, "Broken pipe"), 2, "error: the system: Broken pipe; --debug shows where"),
-        (SystemExit(0), 2, "error: the strategy or a feature ended the program (SystemExit: 0); take exit() out of it"),
+        (
+            SystemExit(0),
+            2,
+            "error: the strategy or a feature ended the program (SystemExit: 0); remove its call of exit()",
+        ),
     ],
 )
 def test_whatever_ends_a_command_is_one_line(work, monkeypatch, raised, code, line):

@@ -56,13 +56,13 @@ def test_only_a_snapshot_is_replaced():
 
 def test_import_check_and_show(faulty):
     facts = json.loads(run("data import bars.csv --benchmark IDX --json").out)
-    assert (facts["sessions"], facts["names"], facts["path"]) == (21, 2, "data/bars")
+    assert (facts["sessions"], facts["assets"], facts["path"]) == (21, 2, "data/bars")
     assert facts["repairs"] == {"rows dropped, not a session": 3, "bars masked, a price was not positive": 1}
     assert facts["suspicions"] == {"sessions without a bar": 2}
     assert "data/bars" in run("data import bars.csv --benchmark IDX").error
     assert "'sample'" in run("data import bars.csv --benchmark IDX --name sample").error
     checked = run("data check bars").out
-    assert all(told in checked for told in (facts["hash"], "    AAA 2024-01-03 open 0 -> masked\n", "\nsuspicions"))
+    assert all(told in checked for told in (facts["hash"], "    AAA 2024-01-03 open 0 -> masked\n", "\nanomalies"))
     assert run("data show bars").out.splitlines()[-1].split() == ["BBB", "2024-01-02", "2024-01-31", "20", "21"]
     assert [row["ticker"] for row in json.loads(run("data show bars --json").out)["rows"]] == ["AAA", "BBB"]
 
@@ -93,7 +93,7 @@ def test_g04_the_column_of_tickers_can_be_named_on_the_command_line():
     bars = frame(days=pd.bdate_range("2024-01-02", periods=30)).rename(columns={"ticker": "firm"})
     bars.to_csv("bars.csv", index=False)
     assert all(part in run("data import bars.csv").error for part in ("firm", "--ticker-column", "--ticker"))
-    assert json.loads(run("data import bars.csv --ticker-column firm --json").out)["names"] == 2
+    assert json.loads(run("data import bars.csv --ticker-column firm --json").out)["assets"] == 2
     line = "equal-weight --market bars.csv --ticker-column firm"
     assert run(f"backtest {line} --quick --no-report --name one --json").code == 0
     assert "ticker_column" not in run("data check bars.csv --ticker-column nowhere").error

@@ -34,7 +34,7 @@ def done(folder, *pieces, code=0):
 
 def test_a_file_becomes_a_snapshot(folder):
     facts = json.loads(done(folder, "data import bars.csv --name prices --json"))
-    assert (facts["names"], facts["path"]) == (3, "data/prices")
+    assert (facts["assets"], facts["path"]) == (3, "data/prices")
     assert facts["hash"] in done(folder, "data check prices")
     assert "AAA" in done(folder, "data show prices")
 

@@ -1,1 +1,1 @@
-"""Benchmarks: speed of this machine next to other packages, quality of learning, and error rates of verdicts."""
+"""Benchmarks: speed on this machine, quality of trained agents, and error rates of the verdict on skill."""

@@ -116,8 +116,10 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return name -> returns [n] on the test days: of each anchor at the task's costs; of equal weight and each tilt without costs,
-    rebalanced when agents decide; and of the benchmark."""
+    """Return name -> returns [n] on the test days: of the benchmark, and of equal weight and of each tilt.
+
+    Equal weight and tilts have no costs, and are rebalanced on the decision days of the agents.
+    """
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
     among = panel.member & panel.tradable

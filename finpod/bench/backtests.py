@@ -61,7 +61,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
         **{f"backtest{name} bars/s": rate for name, rate in speeds.items()},
         **{f"backtest vectorbt{name} bars/s": rate for name, rate in peer.items()},
         **{f"backtest{name} / vectorbt": _over(speeds[name], peer[other]) for name, other in against.items()},
-        "backtest batch": f"{names} names x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
+        "backtest batch": f"{names} assets x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
     }
 
 

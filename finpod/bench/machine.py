@@ -153,7 +153,7 @@ def _panel_lines(device: torch.device) -> dict[str, Any]:
     _, seconds = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
     return {
         "panel seconds": seconds,
-        "panel batch": f"{PANEL_NAMES} names x {PANEL_DAYS:,} days, default features",
+        "panel batch": f"{PANEL_NAMES} assets x {PANEL_DAYS:,} days, default features",
     }
 
 

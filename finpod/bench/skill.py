@@ -58,7 +58,7 @@ AGENTS, CHECKPOINTS = 2, 2
 """Number of agents, and of checkpoints per agent. Of all checkpoints, the best on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
-"""A rate is compared with the expected one if it is over at least this many markets."""
+"""Smallest number of markets for which a rate is compared with the expected one."""
 
 
 class Cell(NamedTuple):
@@ -142,7 +142,7 @@ def ratio_of(active: Array) -> float:
 
 
 def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
-    """Return a row: the verdict on the test window, against equal weight with the same decision days and costs."""
+    """Return a row: the verdict on the test window. The baseline is equal weight with the same decision days and costs."""
     began = time.process_time()
     market = market_of(cell, real)
     task = task_of(market, free=cell.world in FAMILIES)
@@ -184,7 +184,7 @@ def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> li
 
 
 def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, dict[str, str]]:
-    """Return the Wilson interval of the rate of markets that were called skilled, and three cells of their line in a table."""
+    """Return the Wilson interval of the rate of markets called skilled, and the three cells that both tables have."""
     hits = sum(row["code"] == Code.MORE for row in group)
     low, high = binomtest(hits, len(group)).proportion_ci(level, "wilson")
     interval = {f"{100 * level:.0f} % interval": f"{low:.1%} to {high:.1%}"}
@@ -239,8 +239,12 @@ def by_cell(rows: Sequence[dict[str, Any]], worlds: Iterable[str]) -> dict[tuple
 def main(
     rules: Annotated[list[str] | None, typer.Argument(help=f"Rules; by default {', '.join(RULES)}.")] = None,
     real: Annotated[str | None, typer.Option("-r", help="File of real daily bars, to be resampled.")] = None,
-    worlds: Annotated[list[str] | None, typer.Option("-w", help="Kinds of markets; by default all.")] = None,
-    markets: Annotated[int | None, typer.Option("-n", min=1, help=f"Markets of a kind; by default {MARKETS}.")] = None,
+    worlds: Annotated[
+        list[str] | None, typer.Option("-w", help="Kind of market, may be repeated; by default all.")
+    ] = None,
+    markets: Annotated[
+        int | None, typer.Option("-n", min=1, help=f"Number of markets of each kind; by default {MARKETS}.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option("-j", min=1, help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:

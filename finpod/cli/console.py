@@ -76,7 +76,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
-        return f"the strategy or a feature ended the program (SystemExit: {error.code}); take exit() out of it", 2
+        return f"the strategy or a feature ended the program (SystemExit: {error.code}); remove its call of exit()", 2
     if isinstance(error, OSError):
         return f"{error.filename or 'the system'}: {error.strerror or error}; --debug shows where", 2
     if not hasattr(error, "format_message"):

@@ -27,7 +27,7 @@ Source = Annotated[
 READING = options.MARKET.only(
     "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
 )
-"""Options for reading files, without the fields of `Reading`."""
+"""Options of the market that `import` and `check` have, too."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def fetch(
         )
     fetched, failed = market.manifest.get("fetch", {}), market.manifest.get("failed", {})
     if failed:
-        console.remark(f"{fetched['fetched']} of {fetched['asked']} tickers; missing {', '.join(failed)}")
+        console.remark(f"{fetched['fetched']} of {fetched['asked']} tickers; missing: {', '.join(failed)}")
     _keep(market, target, overwrite, as_json, **fetched, failed=failed)
     discard(partial)
 
@@ -127,7 +127,7 @@ def check(
         return
     told = ("repairs", "suspicions", "suspicion_counts")
     console.show_facts({name: _lines(fact) for name, fact in facts.items() if name not in told})
-    parts = {"repairs": repair_lines(loaded.manifest), "suspicions, left unchanged": suspicion_lines(loaded.manifest)}
+    parts = {"repairs": repair_lines(loaded.manifest), "anomalies, left unchanged": suspicion_lines(loaded.manifest)}
     for title, lines in parts.items():
         print(f"\n{title}: {'' if lines else 'none'}".rstrip())
         print("".join(f"  {line}\n" for line in lines), end="")
@@ -188,7 +188,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
         "periods_note": market.manifest.get("periods_note"),
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",
-        "names": market.shape[1],
+        "assets": market.shape[1],
         "members listed": listed and f"{listed.members} of {listed.size} members of the {listed.title} on {listed.day}",
         "fields": ", ".join(field for field in fields if getattr(market, field) is not None),
         "extra columns": ", ".join(market.extra.names) or None,

@@ -38,7 +38,9 @@ Out = Annotated[Path | None, Option(help="File to write; by default printed.")]
 def kuberay(
     command: Command = None,
     name: Annotated[str, Option(help="Name of the job or the cluster.")] = "finpod",
-    kind: Annotated[Literal["job", "cluster"], Option(help="A job runs one command; a cluster stays.")] = "job",
+    kind: Annotated[
+        Literal["job", "cluster"], Option(help="A job runs one command; a cluster runs until it is deleted.")
+    ] = "job",
     cpu_workers: Annotated[
         str | None,
         Option(metavar="LEAST:MOST", help="Number of CPU workers; by default 0:4 if there are no GPU workers."),
@@ -69,7 +71,9 @@ def kuberay(
         claims=tuple(Claim(claim=name, mount=mount) for name, _, mount in claims),
     )
     if kind == "cluster" and command:
-        raise InputError("a cluster runs no command of its own; create it, then finpod deploy submit -- COMMAND")
+        raise InputError(
+            "--kind cluster takes no command; create the cluster, then run finpod deploy submit -- COMMAND"
+        )
     text = ray_cluster(name, cluster) if kind == "cluster" else ray_job(name, cluster, command or [])
     _give(text, out, overwrite)
 
@@ -93,8 +97,10 @@ def dockerfile(
 @app.command()
 def submit(
     command: Command = None,
-    address: Annotated[str, Option(help="Address of the dashboard of a running Ray.")] = "http://127.0.0.1:8265",
-    working_dir: Annotated[str | None, Option(help="Working folder to upload, but for what git ignores.")] = None,
+    address: Annotated[str, Option(help="Address of the dashboard of the Ray cluster.")] = "http://127.0.0.1:8265",
+    working_dir: Annotated[
+        str | None, Option(help="Folder to upload as the working folder, without the files that git ignores.")
+    ] = None,
 ) -> None:
     """Run COMMAND as a job of a running Ray cluster and follow it, as `ray job submit` does. Exit code 1: the job failed."""
     from finpod.deploy.kuberay import command_line

@@ -35,7 +35,7 @@ def require_writer(folder: Path) -> Any:
 
 
 class EventFiles:
-    """Writes event files into a folder; an argument `watch` of `finpod.train`.
+    """Writes event files into a folder. An instance can be the argument `watch` of `finpod.train`.
 
     `seed-S` plots a tournament against the number of finished trials: score, best score, validation metrics, losses of the
     last update and environment steps per second. Raises InputError if tensorboardX is not installed or the folder cannot be

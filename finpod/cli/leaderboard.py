@@ -36,14 +36,14 @@ WIDTH = 110
 
 
 def leaderboard(
-    run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, name in strategies/, or --storage.")],
+    run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, its name in strategies/, or its --storage.")],
     top: Annotated[int, Option(min=1, help="Number of ranks to print.")] = TOP,
     report: Annotated[bool, Option("--report", help="Write a page, reports/NAME-training.html.")] = False,
     verify: Annotated[bool, Option("--verify", help="Recompute every random draw; fail if the log differs.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the trials of a run of finpod train, finished or not, ranked on validation, with the selection bias."""
+    """Show the trials of a finished or unfinished run of finpod train, ranked by score, and the selection bias."""
     from finpod.report.pages import write_page
     from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
@@ -116,9 +116,15 @@ def _show(history: History, top: int) -> None:
 def _luck(bias: SelectionBias) -> Iterator[str]:
     """Yield sentences on the selection bias; none if it is undefined."""
     if not math.isnan(bias.alike):
-        yield f"The best of {bias.trials} trials scored {bias.best:.3f}; the best of as many equal agents reaches {bias.alike:.3f}."
+        yield (
+            f"The best of {bias.trials} trials scored {bias.best:.3f}. If all agents were equally good, the best of as many "
+            f"trials would be expected to score {bias.alike:.3f}."
+        )
     if not math.isnan(bias.overfitting):
-        yield f"The best trial on half of the validation days was below the median on the rest in {bias.overfitting:.0%} of splits."
+        yield (
+            f"In {bias.overfitting:.0%} of splits of the validation days into halves, the best trial of one half was below the "
+            "median in the other half."
+        )
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:

@@ -35,7 +35,7 @@ LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lowe
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
 MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
 IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
-MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "an absolute path, such as runs:/runs"}
+MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "the claim and an absolute path, such as runs:/runs"}
 
 
 def _installed(package: str) -> str:
@@ -43,7 +43,7 @@ def _installed(package: str) -> str:
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
-        raise InputError(f"{package} is not installed here; install it, or give its version") from error
+        raise InputError(f"{package} is not installed here; install it") from error
 
 
 class Checked:
