@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_bars import refuses
+from made_bars import frame, refuses
 from numpy.testing import assert_array_equal
 
 import finpod
@@ -21,14 +21,8 @@ DAYS = ["2024-07-01", "2024-07-02", "2024-07-03", "2024-07-05", "2024-07-08", "2
 """Six sessions: 3 July closes at 13:00 in New York, 4 July is a holiday, 6 and 7 July are a weekend."""
 
 
-def bars(days=DAYS, tickers=("AAA", "BBB", "QQQ")):
-    closes = 100 + np.arange(len(days) * len(tickers), dtype=float)
-    rows = pd.MultiIndex.from_product([pd.to_datetime(days), tickers], names=["date", "ticker"])
-    return pd.DataFrame({"close": closes}, index=rows).reset_index()
-
-
-BASE = finpod.load_market(bars())
-INTRADAY = bars([f"{day} {hour}" for day in DAYS[:2] for hour in ("09:30", "12:30", "15:30")])
+BASE = finpod.load_market(frame(days=pd.to_datetime(DAYS)))
+INTRADAY = frame(days=pd.to_datetime([f"{day} {hour}" for day in DAYS[:2] for hour in ("09:30", "12:30", "15:30")]))
 
 
 def load(extra, **options):

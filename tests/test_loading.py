@@ -10,18 +10,14 @@ from finpod.errors import FinpodError, InputError, StrategyError
 from finpod.loading import load_features, load_strategy
 from finpod.strategy import Strategy
 
-GOOD = '''
-"""A strategy."""
-from dataclasses import dataclass
-import numpy as np
+GOOD = """
 import finpod
 from finpod.rules import Momentum
 
 class Half(finpod.Strategy):
-    """Half in the first name."""
     def decide(self, view):
-        return np.eye(len(view.tickers))[0] / 2
-'''
+        return [0.5] + [0] * (len(view.tickers) - 1)
+"""
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ import pytest
 
 import finpod
 from finpod import InputError, simulate_market
-from finpod.envs.gym import DenseTradingEnv, TradingEnv
-from finpod.envs.market_env import MarketEnv, TradingConfig
+from finpod.envs.gym import DenseTradingEnv
+from finpod.envs.market_env import TradingConfig
 from finpod.rules import EqualWeight
 from finpod.seeds import torch_seed
 from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
-from finpod.trading.execution import build_execution
 
 MARKET = simulate_market(names=4, days=400, seed=1)
 DAYS = ("2010-01-04", "2010-06-30"), ("2010-07-01", "2010-12-31")
@@ -46,8 +45,6 @@ DRAWS = {
 
 CHECKED = {
     **DRAWS,
-    "market environment": lambda seed: MarketEnv(build_execution(MARKET), 0, 50, TradingConfig(num_envs=2), seed),
-    "vector environment": lambda seed: TradingEnv(MARKET, config=TradingConfig(num_envs=2), seed=seed),
     "dense environment": lambda seed: DenseTradingEnv(MARKET, seed=seed),
     "plan": lambda seed: Plan(seed=seed),
     "train": lambda seed: finpod.train(market=MARKET, train=DAYS[0], validation=DAYS[1], out="x", seed=seed),
