@@ -1,21 +1,38 @@
-"""Bars a year: the rule on dates, its use by markets, and yearly figures."""
+"""Bars a year: the rule on dates, its use by markets, and every figure that is scaled by them."""
 
+import json
 import math
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import empyrical
 import exchange_calendars
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_agents import tiny_train
+from made_bars import frame
+from made_commands import run
 from made_markets import make_market
 
 import finpod
+from finpod.backtesting.comparison import compare
+from finpod.backtesting.export import export
 from finpod.errors import InputError
+from finpod.evidence.attribution import attribute
+from finpod.evidence.skill import evidence
+from finpod.market.data import MarketData
+from finpod.market.load import load_snapshot, save_snapshot
 from finpod.measures import metrics, relative, rolling_sharpe, rolling_volatility
 from finpod.periods import PeriodsWarning, contradiction, measure
+from finpod.records import ResultWarning
+from finpod.report.sections import render
+from finpod.report.training import render_training_report
+from finpod.significance import sharpe_error
+from finpod.tournament.history import read_history
 
 SHANGHAI = exchange_calendars.get_calendar("XSHG", start="2012-01-01", end="2021-12-31").sessions.to_numpy()
 SESSIONS = exchange_calendars.get_calendar("XNYS", start="2010-01-01", end="2024-12-31").sessions
@@ -35,7 +52,9 @@ def prices(count, seed=0, names=3):
     return 100 * np.cumprod(1 + np.random.default_rng(seed).normal(0.002, 0.03, (count, names)), axis=0)
 
 
-# the rule
+def market_on(dates, seed=0):
+    close = prices(len(dates), seed)
+    return MarketData(dates=dates, tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1))
 
 
 @pytest.mark.parametrize(
@@ -48,9 +67,7 @@ def prices(count, seed=0, names=3):
         (days("2020-01-01", 731), 365, None),
         (sessions(20, every=2), 126, None),
         (days("2020-01-05", 30, "7D"), 52, None),
-        (days("2020-01-05", 60, "14D"), 26, None),
         (days("2015-01-31", 40, "BME"), 12, None),
-        (days("2010-03-31", 40, "QE"), 4, None),
         (days("1990-12-31", 30, "YE"), 1, None),
         # too few dates for a measurement, but regular ones
         (["2024-06-28", "2024-07-05", "2024-07-11", "2024-07-19", "2024-07-26"], 52, None),  # a holiday on a Friday
@@ -59,7 +76,6 @@ def prices(count, seed=0, names=3):
         # too few dates, and not regular
         ([], 252, "0 dates over 0 days"),
         (sessions(19), 252, "19 dates over 27 days"),
-        (days("2024-01-01", 28), 252, "28 dates over 27 days"),
         (days("2024-01-31", 3, "ME"), 252, "3 dates over 60 days"),  # two gaps are no rule
         (sessions(300, first="2012-01-03", every=3), 84, "unusual"),
         (days("1990-12-31", 30, "2YE"), 0.5, "unusual"),
@@ -72,20 +88,13 @@ def test_bars_a_year_are_usual_numbers_or_come_with_a_note(dates, expected, note
     assert found.is_measured == (note is None or note == "unusual")
 
 
-@pytest.mark.parametrize(("years", "expected"), [(5, 71), (2, 126)])
-def test_holes_of_years_are_told(years, expected):
-    dates = np.r_[sessions(251, first="2012-01-03"), sessions(251, first=f"{2013 + years}-01-02")]
+def test_holes_of_years_are_told():
+    dates = np.r_[sessions(251, first="2012-01-03"), sessions(251, first="2018-01-02")]
     found = measure(dates)
-    assert found.sessions_per_year == pytest.approx(expected, abs=1)
+    assert found.sessions_per_year == pytest.approx(71, abs=1)
     assert re.search(r"25\d without gaps of up to \d+ days", found.note)
     assert contradiction(252, dates) == ""
     assert contradiction(52, dates) != ""
-
-
-def test_sessions_may_be_cut():
-    minutes = (sessions(60)[:, None] + np.timedelta64(570, "m") + np.arange(390) * np.timedelta64(1, "m")).ravel()
-    for part in (minutes[100:-100], minutes[:390]):
-        assert measure(part).per_year == 252 * 390
 
 
 @given(
@@ -113,9 +122,6 @@ def test_gaps_order_and_time_of_day_do_not_matter(kind, count, first, bars, data
 def test_few_dates_contradict_a_number_only_if_they_are_regular():
     assert contradiction(12, days("2024-01-31", 4, "ME")) == contradiction(12, sessions(8)) == ""
     assert "yearly figures use 252" in contradiction(252, days("2024-01-31", 4, "ME"))
-
-
-# metrics
 
 
 def test_g05_metrics_measure_the_bars_a_year():
@@ -207,3 +213,138 @@ def test_g07_labels_that_are_no_dates_may_be_any_that_increase():
         assert metrics(returns=pd.Series(values, labels)) == metrics(returns=values)
     hours = pd.date_range("2024-10-01", "2024-11-30", freq="h", tz="America/New_York")  # an hour comes twice
     assert metrics(returns=pd.Series(np.linspace(-0.01, 0.011, len(hours)), hours)).days == len(hours)
+
+
+def test_a_market_keeps_its_bars_a_year_in_every_part(tmp_path):
+    market = market_on(days("2020-01-05", 60, "7D"))
+    save_snapshot(market.rows(10, 14), tmp_path / "weekly")
+    parts = [market, market.rows(3, 4), market.select(["B"]), load_snapshot(tmp_path / "weekly")]
+    parts += [market.benchmark_market(), market.rows(10, 14).benchmark_market().rows(1, 2)]
+    for part in parts:
+        assert (part.periods_per_year, part.sessions_per_year, part.bars_per_session) == (52, 52, 1)
+        assert "periods_note" not in part.manifest
+    by_hand = market.with_periods(48)
+    assert by_hand.content_hash == market.content_hash
+    assert (by_hand.rows(0, 5).periods_per_year, by_hand.manifest) == (48, market.manifest)
+    assert "about 52 bars" in market.with_periods(252).rows(0, 5).manifest["periods_note"]
+    assert market.with_periods(252).with_periods(52).manifest == market.manifest
+
+
+def table_of(dates, seed=0):
+    """A long table of AAA, BBB and QQQ on some dates."""
+    close = prices(len(dates), seed).ravel()
+    return frame(days=pd.DatetimeIndex(dates))[["date", "ticker"]].assign(close=close, adj_close=close)
+
+
+def test_bars_that_are_weekly_or_longer_may_have_any_date():
+    """Mondays, some of them holidays; month-ends, a third of them no sessions; and ends of years."""
+    for first, freq, expected in (("2015-01-05", "7D", 52), ("2015-01-31", "ME", 12), ("2010-12-31", "YE", 1)):
+        dates = days(first, 15, freq)
+        market = finpod.load_market(table_of(dates))
+        assert np.array_equal(market.dates, dates)
+        assert (market.periods_per_year, market.manifest["repairs"]) == (expected, [])
+
+
+def test_weekly_bars_of_weeks_that_are_not_over_are_dropped():
+    dates = days("2024-01-07", 20, "7D")  # Sundays, at which weeks end
+    friday = datetime(2024, 5, 17, 18, 0, tzinfo=UTC)  # before the close of the last session of the last week
+    assert finpod.load_market(table_of(dates), now=friday).dates[-1] == dates[-2]
+    assert finpod.load_market(table_of(dates), now=friday.replace(hour=21)).dates[-1] == dates[-1]
+
+
+def test_a_number_given_by_hand_is_used_and_told(tmp_path):
+    dates = days("2020-01-05", 60, "7D")
+    market = finpod.load_market(table_of(dates), periods_per_year=52)
+    assert (market.periods_per_year, market.manifest.get("periods_note")) == (52, None)
+    wrong = finpod.load_market(table_of(dates), periods_per_year=252)
+    assert (wrong.periods_per_year, wrong.content_hash) == (252, market.content_hash)
+    note = wrong.manifest["periods_note"]
+    assert "252, but the dates are about 52 bars a year" in note
+    result = finpod.backtest("buy-and-hold", wrong)
+    assert ResultWarning("note", {"text": note}) in result.warnings
+    save_snapshot(wrong, tmp_path / "weekly")
+    assert finpod.load_market(tmp_path / "weekly").manifest["periods_note"] == note
+    mended = finpod.load_market(tmp_path / "weekly", periods_per_year=52)
+    assert (mended.periods_per_year, mended.manifest.get("periods_note")) == (52, None)
+    assert "10 dates over 11 days" in make_market(prices(10)).manifest["periods_note"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def assert_empyrical(figures, returns, number):
+    """CAGR, volatility and Sharpe ratio are those of empyrical at so many periods a year."""
+    expected = {
+        "cagr": empyrical.cagr(returns, annualization=number),
+        "volatility": empyrical.annual_volatility(returns, annualization=number),
+        "sharpe": empyrical.sharpe_ratio(returns, annualization=number),
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-12, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dates", "number", "calendar", "text"),
+    [
+        (days("2020-01-01", 731), 365, None, "365 sessions a year"),
+        (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars a year"),
+    ],
+)
+def test_g05_continuous_and_weekly_files_agree_with_empyrical(dates, number, calendar, text):
+    market = finpod.load_market(table_of(dates, seed=3), calendar=calendar)
+    result = finpod.backtest("buy-and-hold", market, costs=finpod.Costs(fee_bps=10))
+    content = json.loads(result.to_json())
+    assert_empyrical(content["metrics"], result.returns, number)
+    steps = pd.Series(market.benchmark_close).pct_change().dropna()
+    assert_empyrical(content["table"]["benchmark"], steps, number)
+    assert (content["periods_per_year"], content["sessions_per_year"]) == (number, number)
+    assert f"yearly figures: {text}" in str(result).splitlines()
+    assert render(result).count(f"Yearly figures: {text}") == 2
+    assert finpod.load_result(result.save("run")).metrics == result.metrics
+
+
+def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
+    market = market_on(days("2021-01-01", 24 * 60, "h"), seed=5)
+    result = finpod.backtest("equal-weight", market)
+    assert (result.periods_per_year, result.sessions_per_year, result.is_intraday) == (8760, 365, True)
+    assert_empyrical(vars(result.metrics), result.returns, 8760)
+    daily = result.by_session()
+    assert (daily.periods_per_year, daily.sessions_per_year, len(daily.returns)) == (365, 365, 60)
+    assert_empyrical(vars(daily.metrics), daily.returns, 365)
+    interval = evidence(result)["intervals"]["strategy"]["sharpe"]
+    assert interval["estimate"] == pytest.approx(daily.metrics.sharpe)
+    assert attribute(result).yearly_turnover == pytest.approx(result.turnover.mean() * 8760)
+    assert not result.is_short
+    assert finpod.backtest("equal-weight", market, end=market.dates[24 * 15]).is_short
+    assert "yearly figures: 8,760 bars a year (365 sessions)" in str(result)
+
+
+def test_g05_weekly_runs_are_compared_and_exported_at_52(tmp_path):
+    market = finpod.load_market(table_of(days("2017-01-01", 200, "7D"), seed=4))
+    runs = [finpod.backtest(name, market) for name in ("buy-and-hold", "equal-weight")]
+    found = compare(runs)
+    for result, figures in zip(runs, found.figures.values(), strict=True):
+        assert figures["sharpe"] == pytest.approx(result.metrics.sharpe)
+    assert json.loads(found.to_json())["periods_per_year"] == 52
+    daily = finpod.backtest("buy-and-hold", make_market(prices(300)))
+    with pytest.raises(InputError, match=r"52 bars a year.* 252 sessions a year"):
+        compare([runs[0], daily])
+    notes = export(runs[0], tmp_path / "weekly")
+    assert sum("52 sessions a year" in note and "252" in note for note in notes) == 1
+    assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
+
+
+def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path):
+    market = market_on(days("2017-01-01", 120, "7D"), seed=6)
+    ensemble = tiny_train(market, tmp_path / "strategies" / "weekly")
+    frequency = {"periods_per_year": 52, "sessions_per_year": 52}
+    assert {name: ensemble.provenance[name] for name in frequency} == frequency
+    history = read_history(tmp_path / "strategies" / "weekly")
+    assert history.frequency == frequency
+    for trial in history.trials:
+        ratio = metrics(returns=trial.returns, periods_per_year=52).sharpe  # of the returns over the baseline
+        assert trial.metrics["information_ratio"] == pytest.approx(ratio)
+        assert trial.score == pytest.approx(ratio - sharpe_error(trial.returns, periods_per_year=52))
+    assert "less its standard error (52 bars a year)" in render_training_report(history)
+    assert "yearly figures: 52 bars a year" in run("leaderboard weekly").out.splitlines()
