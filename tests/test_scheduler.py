@@ -1,6 +1,7 @@
-"""The scheduler: slices and checkpoints, crashes, and failures of pods, disks and files."""
+"""The scheduler: slices and checkpoints, crashes, failures of pods and files, stop rules."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from made_tournaments import UPDATE, Made, agent_file, check_log, driver_of, lines, plan_of, play, records_of, shuffled
@@ -8,7 +9,7 @@ from made_tournaments import UPDATE, Made, agent_file, check_log, driver_of, lin
 from finpod.errors import CheckpointError, DataError
 from finpod.storage import Store
 from finpod.tournament import leaderboard, scheduler
-from finpod.tournament.setup import Stop
+from finpod.tournament.setup import Plan, Stop
 from finpod.workers.executor import Failed
 
 MODES = pytest.mark.parametrize("mode", ["rounds", "async"])
@@ -230,3 +231,72 @@ def test_d06_a_driver_killed_at_any_line_goes_on_and_nothing_is_done_twice(tmp_p
         assert not logged & set(second.started)
         assert len(board.log) == 6
         assert len(set(first.started) & set(second.started)) <= slots  # what ran when it was killed
+
+
+# --- stop rules
+
+
+def end_of(store):
+    """The stop rule that ended a tournament."""
+    return records_of(store)[-1]["reason"]
+
+
+@MODES
+@pytest.mark.parametrize("slots", [1, 9])
+@pytest.mark.parametrize("count", [1, 6, 12])
+def test_it_stops_after_so_many_trials(store, mode, slots, count):
+    board = play(store, plan_of(mode=mode, stop=Stop(trials=count)), shuffled(slots))
+    assert [entry.number for entry in board.log] == list(range(count))
+    assert end_of(store) == f"{count} trials"
+
+
+def test_rounds_end_with_the_last_and_an_asynchronous_tournament_where_it_is_told(tmp_path):
+    rounds, onward = plan_of(stop=Stop(trials=30)), plan_of(mode="async", stop=Stop(trials=30))
+    assert (rounds.most_trials, onward.most_trials, plan_of(mode="async").most_trials) == (12, 30, 12)
+    assert len(play(Store(tmp_path / "rounds"), rounds, Made()).log) == 12
+    assert end_of(Store(tmp_path / "rounds")) == "all trials done"
+    assert len(play(Store(tmp_path / "async"), onward, Made()).log) == 30
+
+
+@MODES
+@pytest.mark.parametrize("slots", [1, 9])
+def test_it_stops_after_so_many_steps_at_the_same_trial_wherever_the_pods_run(store, mode, slots):
+    limit = 13 * UPDATE  # trials of two updates each in the first round
+    board = play(store, plan_of(mode=mode, restart_rate=0, stop=Stop(steps=limit)), shuffled(slots))
+    assert [entry.number for entry in board.log] == list(range(7))
+    assert end_of(store) == f"{limit:,} environment steps"
+
+
+def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(time=lambda: clock[0]))
+
+    def fate(key, piece):
+        clock[0] += 10
+
+    board = play(store, plan_of(mode="async", stop=Stop(seconds=35)), Made(3, fate=fate))
+    assert [entry.number for entry in board.log] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]  # at 0, 10, 20 and 30 s one began; two were under way
+    assert end_of(store) == "35 seconds"
+
+
+def test_every_level_learns_however_few_the_steps():
+    plan = Plan(rounds=4, steps=1)
+    assert [plan.goal(level, 10) for level in (1, 2, 3, 4)] == [10, 20, 30, 40]
+    assert [Plan(rounds=3, steps=100).goal(level, 10) for level in (1, 2, 3)] == [40, 70, 100]
+
+
+@MODES
+def test_a_wider_rule_goes_on_to_the_board_that_was_never_stopped(tmp_path, mode):
+    whole = play(Store(tmp_path / "whole"), plan_of(mode=mode), Made())
+    store = Store(tmp_path / "parts")
+    for stop in (Stop(trials=3), Stop(trials=6), Stop()):
+        board = play(store, plan_of(mode=mode, stop=stop), Made())
+    assert lines(board) == lines(whole)
+    check_log(store, board)
