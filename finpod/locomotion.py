@@ -82,7 +82,7 @@ class LocomotionTask(Task):
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
-        """Return all on which scores depend: variant, sizes, integrator, solver and version of the physics engine."""
+        """Return everything that scores depend on: variant, sizes, integrator, solver and version of the physics engine."""
         spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
         return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 

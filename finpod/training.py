@@ -97,8 +97,8 @@ def train(
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
     agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
-    seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of the tournament (mode,
-    search, stop rules), `pods` says where it runs.
+    seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of the tournament, such as
+    mode and stop rules; `pods` says where it runs.
 
     During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
     the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,

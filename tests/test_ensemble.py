@@ -170,7 +170,12 @@ def test_d19_a_foreign_or_damaged_folder_gives_one_line(copied, ensemble):
     assert "member-1.pt" in refused(copied)
     member.write_bytes(agent)
     content = json.loads(whole)
-    others = [{**content, "trials": None}, {**content, "members": []}, {"format": "finpod ensemble 0"}]
+    others = [
+        {**content, "trials": None},
+        {**content, "members": []},
+        {**content, "choice": "recent"},
+        {"format": "finpod ensemble 0"},
+    ]
     for text in ("{", *map(json.dumps, others)):
         manifest.write_text(text)
         refused(copied)

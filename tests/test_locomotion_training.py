@@ -84,7 +84,7 @@ def test_what_cannot_be_ends_in_one_line(line, told, tmp_path, capsys, monkeypat
         main([*line.split(), "--out", "strategies/x"])
     assert ended.value.code == 2
     assert told in capsys.readouterr().err.splitlines()[-1]
-    assert not any(tmp_path.iterdir())
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 def test_a_policy_that_becomes_nan_is_named():

@@ -89,7 +89,7 @@ def test_purge_and_embargo_are_the_hold_and_a_short_rest_belongs_to_the_segment_
         ({"train": 10, "hold": 8}, "training window before 2024-07-01 has 1 sessions"),
         ({"purge": 60}, "training window before 2024-07-01 has 0 sessions"),
         ({"purge": 1}, "purge is 1"),
-        ({"end": "2024-07-02"}, "from 2024-07-01 on there are 1 sessions"),
+        ({"end": "2024-07-02"}, "from 2024-07-01 on have 1 sessions"),
     ],
 )
 def test_windows_that_are_invalid_are_refused_in_one_line(changes, told):

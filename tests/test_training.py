@@ -9,7 +9,7 @@ from made_markets import random_market
 
 import finpod
 from finpod.ensemble import load_ensemble
-from finpod.errors import InputError
+from finpod.errors import FinpodError, InputError
 from finpod.lookahead.perturbation import with_noise_after
 from finpod.report.provenance import members
 from finpod.rl.checkpoint import Checkpoint
@@ -63,10 +63,10 @@ def same_weights(first, second):
     return all(torch.equal(one[name], two[name]) for one, two in zip(first, second, strict=True) for name in one)
 
 
-def refusal(market, folder, **changes):
+def refusal(market, folder, kind=InputError, **changes):
     """The one line that training with `changes` ends in; nothing may be left behind."""
     before = sorted(folder.iterdir())
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(kind) as raised:
         tiny_train(market, **{"out": folder / "refused", **changes})
     assert "\n" not in str(raised.value)
     assert sorted(folder.iterdir()) == before
@@ -145,6 +145,11 @@ def test_d24_several_seeds_are_whole_tournaments_side_by_side(market, tmp_path):
     result = finpod.backtest(several, market, start=market.dates[VALIDATION[1] + 1], examine=False)
     assert list(result.variants) == ["seed 11", "seed 12", "seed 13"]
     assert result.spread["count"]["sharpe"] == 3
+
+
+def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(market, tmp_path, monkeypatch):
+    monkeypatch.setattr(scheduler, "run_slice", lambda setup, piece: 1 / 0)
+    assert "ZeroDivisionError: division by zero" in refusal(market, tmp_path, FinpodError)
 
 
 def test_names_that_are_never_members_are_left_out(market):

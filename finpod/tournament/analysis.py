@@ -27,7 +27,7 @@ class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
     `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
-    of the same number of trials without skill (NaN if the scores are not of returns), `alike` of equally good trials.
+    of the same number of trials without skill (NaN if the scores are not of returns), and `alike` that of equally good trials.
     `overfitting` is the probability that the best on one half of the validation days is below the median on the other half.
     """
 
@@ -66,7 +66,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
 
 
 class Branch(NamedTuple):
-    """One agent in the lineage: the copies between it and an untrained agent, its name, and its trials by level."""
+    """An agent in the lineage: number of copies between it and an untrained agent, its name, and its trials by level."""
 
     depth: int
     agent: str

@@ -103,7 +103,7 @@ class Evolver:
         return self._agent(made, replace(self.config, **drawn), task)
 
     def copy(self, trial: Trial, made: int, random: np.random.Generator) -> Settings:
-        """Return a mutated copy: each setting that does not shape the network is changed by one of the factors."""
+        """Return a mutated copy: each setting that does not shape the network is multiplied by a factor in `PERTURB`."""
         parent = Settings.from_dict(trial.agent_settings)
         moved = {
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))

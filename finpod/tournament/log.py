@@ -135,7 +135,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return where a run may be: at `storage`, at a URL, or in a folder or its OUT.unfinished, also under strategies/."""
+    """Return the places where a run may be: `storage`, a URL, or a folder and its OUT.unfinished, also under strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

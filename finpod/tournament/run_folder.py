@@ -198,10 +198,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments of `train` that resume a run in its present place: `storage`, and `out` if the folder was moved.
+    """Return the arguments `storage` and `out` with which `train` resumes a run in its present place.
 
-    The folder was moved if it differs from the storage that the log `recorded`. Its output then goes beside it, unless `out`
-    is given. Raises InputError if the name of the folder must give `out`, but does not end in '.unfinished'.
+    A folder that differs from the storage in the log (`recorded`) was moved: its output then goes beside it, unless `out` is
+    given. Raises InputError if this needs a name that ends in '.unfinished', and the folder has another name.
     """
     if "://" in run:
         return {"storage": run}

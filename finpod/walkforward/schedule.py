@@ -137,8 +137,8 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
         raise InputError(
-            f"from {sessions[begin]} on there are {last - first} sessions to trade, fewer than "
-            f"hold={hold}; let it end later"
+            f"the days from {sessions[begin]} on have {last - first} sessions to trade, fewer than hold={hold}; choose a later "
+            "end, or a smaller hold"
         )
     rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
