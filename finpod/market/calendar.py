@@ -45,14 +45,11 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
 
     try:
         exchange = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
-    except exchange_calendars.errors.InvalidCalendarName as error:
-        raise InputError(
-            f"unknown calendar {calendar!r}; give a name of exchange_calendars such as XNYS, XTKS or XLON, or None",
-            argument="calendar",
-        ) from error
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
-            f"the calendar {calendar} does not cover {first} to {last} ({first_line(error)})", argument="calendar"
+            f"the calendar {calendar!r} has no sessions from {first} to {last} ({first_line(error)}); give a name of "
+            "exchange_calendars such as XNYS, XTKS or XLON, or None",
+            argument="calendar",
         ) from error
     utc, opens, closes = (
         pd.DatetimeIndex(times).tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[ns]")
