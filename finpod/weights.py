@@ -135,14 +135,14 @@ class PrecomputedWeights:
         """Return the `decide` function of the strategies for `simulate`; weights are read in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
-        start, ready, idle = 0, torch.empty(0), [True]
+        start, block, idle = 0, torch.empty(0), [True]
 
         def decide(step: int, row: int, _seen: Account) -> Tensor | None:
-            nonlocal start, ready, idle
-            if not start <= row < start + len(ready):
-                start, ready = row, self.rows(row, min(row + size, last), strategies)
-                idle = ready[..., 0].isnan().all(-1).tolist()
-            return None if idle[row - start] else ready[row - start]
+            nonlocal start, block, idle
+            if not start <= row < start + len(block):
+                start, block = row, self.rows(row, min(row + size, last), strategies)
+                idle = block[..., 0].isnan().all(-1).tolist()
+            return None if idle[row - start] else block[row - start]
 
         return decide
 

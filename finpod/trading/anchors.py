@@ -73,14 +73,14 @@ def anchor_weights(
 ) -> Tensor:
     """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at the close of t.
 
-    'extra:COLUMN' takes them from a column of the `market`; `ready` checks its `rows`. Raises InputError for an unknown
+    'extra:COLUMN' takes them from a column of the `market`; `checked` checks its `rows`. Raises InputError for an unknown
     name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
     if market is not None and (column := column_of(anchor)) is not None:
         table = torch.tensor(market.extra[column]).to(among.device)
-        return ready(table, among, anchor, market.dates, rows)
+        return checked(table, among, anchor, market.dates, rows)
     dollars = None
     if execution.volume is not None and bool((execution.volume > 0).any()):
         dollars = (execution.mark * execution.volume).where(execution.has_bar, math.nan)
@@ -91,12 +91,12 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
     """Return the weights [N] of an anchor on the decision row of a `MarketView`; raises as `anchor_weights` does."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
-        return ready(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
+        return checked(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
     dollars = torch.tensor(view.closes(rows) * view.volumes(rows)) if anchor != EQUAL and view.has_volumes else None
     return ANCHORS[anchor](dollars, among if dollars is None else among.expand(len(dollars), -1), rows)[-1]
 
 
-def ready(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
+def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
     Raises InputError that names the first day among `rows` on which a weight is negative or not finite, the weights sum to

@@ -153,18 +153,14 @@ def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
     """Return the path as `simulate` does, but from `account` at the close of row `first`; and the accounts at the last close."""
-    zeros, no_turnover = torch.zeros_like(account.shares), torch.zeros_like(account.cash)
-    none_unfilled, undecided = zeros > 0, torch.full_like(zeros, torch.nan)
+    zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
     for row, session in enumerate(sessions(execution, first, last, decide, terms, account), start=first):
         account, filled = session.account, session.filled
         gone = zeros if account is filled else filled.shares - account.shares
-        if session.target is None:
-            records.append((zeros, no_turnover, gone, none_unfilled, undecided))
-        else:
-            target = session.target.double().expand_as(zeros)
-            records.append((session.fill.traded, session.turnover, gone, session.unfilled, target))
+        target = undecided if session.target is None else session.target.double().expand_as(zeros)
+        records.append((session.fill.traded, session.turnover, gone, session.unfilled, target))
         equity.append(value(account.cash, account.shares, execution.mark[row + 1]))
         shares.append(account.shares)
     traded, *columns = (torch.stack(column) for column in zip(*records, strict=True))
@@ -211,15 +207,17 @@ def anchor_decisions(
     return anchor_weights(execution, anchor, market, slice(begins, last)), due
 
 
-def phases(execution: Execution, weights: Tensor, first: int, last: int, hold: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, hold] of accounts that rebalance to `weights` [T, N] every `hold` rows. Account p starts at
-    row first + p."""
-    numbers = torch.arange(hold, device=weights.device).unsqueeze(-1)
+def phases(execution: Execution, weights: Tensor, first: int, last: int, every: int, terms: Terms) -> Tensor:
+    """Return the equity [n + 1, every] of accounts that rebalance to `weights` [T, N] on every `every`-th row.
+
+    Account p rebalances for the first time at row `first` + p.
+    """
+    numbers = torch.arange(every, device=weights.device).unsqueeze(-1)
 
     def decide(step: int, row: int, _seen: Account) -> Tensor:
-        return weights[row].where(numbers == step % hold, torch.nan)
+        return weights[row].where(numbers == step % every, torch.nan)
 
-    return simulate_totals(execution, first, last, decide, terms, (hold,)).equity
+    return simulate_totals(execution, first, last, decide, terms, (every,)).equity
 
 
 def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Account:
