@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pandas as pd
 
 CHART = "/v8/finance/chart/"
@@ -50,54 +51,41 @@ class Listing:
 
     def chart(self, symbol, first, stop):
         """The JSON of a chart over [first, stop) seconds; None if there is nothing in the range."""
-        stamps = self.stamps()
-        rows = [row for row, stamp in enumerate(stamps) if first <= stamp < stop]
-        if not rows:
+        close = pd.Series(self.close, self.stamps(), dtype=float)
+        opens = (close * 0.99).round(4) if self.open is None else pd.Series(self.open, close.index)
+        table = pd.DataFrame(
+            {"open": opens, "high": np.maximum(opens, close) + 1, "low": np.minimum(opens, close) * 0.98}
+        )
+        table = table.assign(close=close, volume=self.volume or close * 0 + 1000, adjclose=self.adjclose or close)
+        table = table[(table.index >= first) & (table.index < stop)].astype(object).where(table.notna(), None)
+        if table.empty:
             return None
-        opens = self.open or [c if c is None else round(c * 0.99, 4) for c in self.close]
-        pairs = list(zip(opens, self.close, strict=True))
-        quote = {
-            "open": opens,
-            "high": [c if c is None else max(o or c, c) + 1 for o, c in pairs],
-            "low": [c if c is None else min(o or c, c) * 0.98 for o, c in pairs],
-            "close": self.close,
-            "volume": self.volume or [c if c is None else 1000 for c in self.close],
-        }
-        events = {
-            "dividends": {day: {"amount": amount} for day, amount in self.dividends.items()},
-            "splits": {
-                day: {"numerator": float(up), "denominator": float(down)} for day, (up, down) in self.splits.items()
-            },
-        }
-        for kind, listed in events.items():
-            dated = [{"date": self.stamp(day), **event} for day, event in listed.items()]
-            events[kind] = {str(event["date"]): event for event in dated if first <= event["date"] < stop}
+        dated = [("dividends", day, {"amount": amount}) for day, amount in self.dividends.items()]
+        dated += [("splits", day, {"numerator": up, "denominator": down}) for day, (up, down) in self.splits.items()]
+        events = {}
+        for kind, day, event in dated:
+            events.setdefault(kind, {})[str(self.stamp(day))] = {"date": self.stamp(day), **event}
+        adjusted = table.pop("adjclose").tolist()
         return {
-            "meta": meta(symbol, stamps[rows[-1]], self.close[rows[-1]], self.zone),
-            "timestamp": [stamps[row] for row in rows],
-            "indicators": {
-                "quote": [{name: [series[row] for row in rows] for name, series in quote.items()}],
-                "adjclose": [{"adjclose": [(self.adjclose or self.close)[row] for row in rows]}],
-            },
-            "events": {kind: listed for kind, listed in events.items() if listed},
+            "meta": meta(symbol, int(table.index[-1]), table["close"].iloc[-1], self.zone),
+            "timestamp": table.index.tolist(),
+            "indicators": {"quote": [table.to_dict("list")], "adjclose": [{"adjclose": adjusted}]},
+            "events": events,
         }
 
 
 def meta(symbol, stamp, price, zone):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
     period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
-    return {
-        **{
-            "currency": "USD",
-            "symbol": symbol,
-            "instrumentType": "EQUITY",
-            "regularMarketPrice": price,
-            "priceHint": 2,
-        },
-        **{"regularMarketTime": stamp, "gmtoffset": offset, "exchangeTimezoneName": zone, "dataGranularity": "1d"},
-        "currentTradingPeriod": {"pre": period, "regular": period, "post": period},
-        **{"range": "", "validRanges": ["1d", "max"]},
+    words = {"currency": "USD", "symbol": symbol, "instrumentType": "EQUITY", "dataGranularity": "1d", "range": ""}
+    market = {
+        "regularMarketPrice": price,
+        "regularMarketTime": stamp,
+        "gmtoffset": offset,
+        "exchangeTimezoneName": zone,
     }
+    periods = {"currentTradingPeriod": {"pre": period, "regular": period, "post": period}, "validRanges": ["1d", "max"]}
+    return words | market | periods | {"priceHint": 2}
 
 
 class YahooServer(ThreadingHTTPServer):
