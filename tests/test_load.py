@@ -1,4 +1,4 @@
-"""Markets from files, the sample, and snapshots."""
+"""Markets from files, the sample and snapshots, and their members: from files, lists and indexes."""
 
 import json
 import re
@@ -11,31 +11,29 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from made_bars import frame
+from made_commands import run
 from made_markets import NAN, random_market
 from numpy.testing import assert_array_equal
 
+from finpod.backtesting.engine import backtest
 from finpod.errors import DataError, InputError
+from finpod.market.calendar import sessions_of
+from finpod.market.coverage import listed_during, missing_during
 from finpod.market.load import load_market, load_snapshot, sample_market, save_snapshot
+from finpod.market.universe import INDEXES, index_members, index_named, is_universe, read_members, static_members
+from finpod.market.yahoo import fetch_market
+from finpod.rules import EqualWeight
 
 BARS = frame(days=pd.bdate_range("2024-01-02", periods=6))
 """Bars of AAA, BBB and QQQ."""
 
 
-def test_b11_members_without_prices_are_reported_and_of_a_list_refused(tmp_path):
-    (tmp_path / "members.csv").write_text(
-        "ticker,from,to_exclusive\nAAA,2020-01-01,\nBBB,2024-01-04,\nGONE,2023-01-01,2024-01-03\n"
-    )
-    market = load_market(BARS, members=tmp_path / "members.csv")
-    assert market.manifest["missing"] == ["GONE"]
-    # 6 sessions of AAA, 4 of BBB, 1 of GONE: 10 of 11 member-days have a bar
-    assert market.manifest["coverage"] == {"2024": round(10 / 11, 6)}
+def test_b11_members_without_prices_of_a_list_are_refused():
     with pytest.raises(InputError, match=r"CCC \(1 of 3 ") as caught:
         load_market(BARS, members=["AAA", "BBB", "CCC"])
     assert caught.value.argument == "allow_missing"
     market = load_market(BARS, members=["AAA", "CCC"], allow_missing=True)
-    assert market.tickers == ("AAA",)
-    assert market.manifest["missing"] == ["CCC"]
-    assert market.manifest["survivorship"] is True
+    assert (market.tickers, market.manifest["missing"], market.manifest["survivorship"]) == (("AAA",), ["CCC"], True)
     assert load_market(BARS, benchmark="BBB").tickers == ("AAA", "QQQ")
 
 
@@ -92,9 +90,6 @@ def test_the_origin_of_a_market_repeats_its_loading(tmp_path):
     assert market.origin["extra"] == [str(tmp_path / "vix.csv")]
     assert load_market(**market.origin).content_hash == market.content_hash
     assert load_market(BARS).origin == {}
-
-
-# --- snapshots ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -163,3 +158,187 @@ def test_without_locks_writing_is_still_all_or_nothing(market, tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "fcntl", None)
     folder = save_snapshot(market, tmp_path / "three")
     assert load_snapshot(folder).content_hash == market.content_hash
+
+
+HEAD = "ticker,from,to_exclusive\n"
+SPAN = ("2024-02-01", "2024-03-28")
+SHANGHAI = {"csi300", "csi500"}
+
+
+@pytest.fixture
+def members(tmp_path):
+    """A function: text -> path of a membership file."""
+
+    def written(text):
+        path = tmp_path / "members.csv"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def days(*dates):
+    return np.array(dates, dtype="datetime64[ns]")
+
+
+def frame(*tickers, calendar="XNYS", first=SPAN[0], last=SPAN[1]):
+    """Flat bars of some assets on the sessions of an exchange."""
+    sessions = sessions_of(calendar, *days(first, last)).dates
+    return pd.concat([pd.DataFrame({"date": sessions, "ticker": ticker, "close": 10.0}) for ticker in tickers])
+
+
+@pytest.mark.parametrize("form", ["plain", "spreadsheet"])
+def test_b06_universe_is_that_of_the_day(members, form):
+    text = HEAD + "X,2020-01-02,2020-07-01\nY,2020-07-01,\n"
+    path = members("\ufeff" + text.title().replace(",", ";").replace("\n", "\r\n") if form == "spreadsheet" else text)
+    dates = pd.bdate_range("2020-06-29", "2020-07-02")
+    bars = pd.concat([pd.DataFrame({"date": dates, "ticker": name, "close": 10.0}) for name in ("X", "Y", "QQQ")])
+    market = load_market(bars, members=path)
+    assert_array_equal(market.member, [[True, False]] * 2 + [[False, True]] * 2)
+    assert market.manifest["survivorship"] is False
+    static = load_market(bars)
+    assert static.manifest["survivorship"] is True
+    assert "2020-07-02" in static.manifest["membership"]
+
+
+def test_spells_may_repeat_overlap_and_lie_outside(members):
+    spells = "A,2019-01-01,2020-01-02\nA,2020-01-03,2020-01-06\nA,2020-01-03,2020-01-04\nNA,2030-01-01,\n"
+    membership = read_members(members(HEAD + spells))
+    dates = days("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-06")
+    assert_array_equal(membership.grid(dates, ["A", "NA"]).T, [[True, False, True, False], [False] * 4])
+    assert membership.during(dates[0], dates[-1]) == ("A",)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
+        (HEAD, r"members\.csv"),
+        (HEAD + "A,,2020-01-01\n", "from of A is ''"),
+        (HEAD + "A,2020-01-02,2020-01-02\n", "A ends on 2020-01-02"),
+    ],
+)
+def test_unusable_membership_files(members, text, value):
+    with pytest.raises(DataError, match=value):
+        read_members(members(text))
+
+
+def test_renamed_listings_are_found_under_the_symbol_of_the_prices(members):
+    old = static_members(["FB", "AAPL", "SYMC"], sentence="a list")
+    assert list(old.spelled_as(["META", "AAPL", "NLOK"]).tickers) == ["META", "AAPL", "NLOK"]
+    assert list(old.spelled_as(["FB", "META", "AAPL"]).tickers) == ["FB", "AAPL", "SYMC"]
+    assert list(old.renamed_to_newest().tickers) == ["META", "AAPL", "GEN"]
+    assert list(static_members(["META"], sentence="a list").spelled_as(["FB"]).tickers) == ["FB"]
+    # HCP was Healthpeak until 2019-11-04, and HashiCorp from 2021 on
+    path = members(HEAD + "HCP,2008-01-02,2019-11-05\nHCP,2021-12-09,\n")
+    assert list(read_members(path).spelled_as(["PEAK"]).tickers) == ["PEAK", "HCP"]
+
+
+def test_members_without_prices_are_reported_with_their_days(members):
+    """GONE has no prices at all, LATE only after it joined, HALF not after its series ended; a short gap does not count."""
+    path = members(
+        HEAD + "AAA,2020-01-01,\nGONE,2024-02-01,2024-02-06\nGONE,2024-03-01,\nLATE,2024-01-02,\n"
+        "HALF,2024-01-02,2024-03-01\n"
+    )
+    dates = pd.bdate_range("2024-02-01", "2024-03-08")
+    dates = dates[dates != "2024-02-19"]
+    spans = {"AAA": dates, "LATE": dates[10:], "HALF": dates[:12], "QQQ": dates}
+    bars = pd.concat([pd.DataFrame({"date": days, "ticker": name, "close": 10.0}) for name, days in spans.items()])
+    bars = bars[(bars["ticker"] != "AAA") | (bars["date"] != "2024-02-20")]
+    manifest = load_market(bars, members=path).manifest
+    assert manifest["missing"] == ["GONE"]
+    assert manifest["without_prices"] == {
+        "GONE": [["2024-02-01", "2024-02-05"], ["2024-03-01", "2024-03-08"]],
+        "HALF": [["2024-02-20", "2024-02-29"]],
+        "LATE": [["2024-02-01", "2024-02-14"]],
+    }
+    # days as a member: AAA 26 (25 with a bar), GONE 9 (0), LATE 26 (16), HALF 20 (12)
+    assert manifest["coverage"] == {"2024": round(53 / 81, 6)}
+    assert missing_during(manifest, "2024-02-06", "2024-02-19") == ["LATE"]
+    assert missing_during(manifest, "2024-02-29", "2024-03-04") == ["GONE", "HALF"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fewest", "most"),
+    [("nasdaq100", 101, 110), ("sp500", 483, 506), ("dow30", 30, 30), ("csi300", 299, 301), ("csi500", 500, 500)],
+)
+def test_each_index_has_its_members_benchmark_and_calendar(name, fewest, most):
+    """The members since 2009, in Yahoo's spelling: American shares with a dash before a class, Chinese ones with a suffix."""
+    index, membership = INDEXES[name], index_members(name)
+    form = r"(60\d{4}|68\d{4})\.SS|(00\d{4}|30\d{4})\.SZ" if name in SHANGHAI else r"[A-Z]{1,5}(-[A-Z])?"
+    assert [ticker for ticker in membership.tickers if not re.fullmatch(form, ticker)] == []
+    counts = membership.count(sessions_of(index.calendar, *days("2009-01-05", "2024-12-31")).dates)
+    assert (counts.min(), counts.max()) == (fewest, most)
+    some = membership.during(*days("2024-02-01", "2024-02-01"))[:3]
+    market = load_market(frame(*some, index.benchmark, calendar=index.calendar), members=name)
+    assert (market.benchmark, market.manifest["calendar"], market.tickers) == (index.benchmark, index.calendar, some)
+    listed = {"2024-02-01": int(membership.count(market.dates[:1])[0])}
+    assert market.manifest["listed"] == {"index": index.title, "size": index.size, "members": listed}
+    assert len(market.manifest["missing"]) >= listed["2024-02-01"] - 3
+
+
+@pytest.mark.parametrize(
+    ("index", "tickers", "dates", "expected"),
+    [
+        ("nasdaq100", ["WTW", "TCOM"], ["2014-12-31", "2015-06-01", "2015-12-21", "2018-12-24", "2020-04-30"],
+         ["11", "00", "01", "11", "01"]),
+        # Monster Worldwide was MWW later on, not Monster Beverage; Philip Morris Companies is MO today, not PM
+        ("nasdaq100", ["MWW", "MNST"], ["2006-06-01", "2008-01-02", "2009-01-05", "2012-01-03"], ["10", "11", "01", "01"]),
+        ("dow30", ["MO", "PM"], ["2002-01-02", "2005-01-03", "2009-01-05"], ["10", "10", "00"]),
+    ],
+)  # fmt: skip
+def test_known_errors_of_the_index_package_are_corrected(index, tickers, dates, expected):
+    grid = index_members(index).grid(days(*dates), tickers).astype(int)
+    assert ["".join(map(str, row)) for row in grid] == expected
+
+
+def test_an_explicit_benchmark_and_calendar_win():
+    bars = frame("600015.SS", "000001.SZ", "510300.SS", "159919.SZ", calendar="XSHG")
+    assert load_market(bars, members="csi300", benchmark="159919.SZ").benchmark == "159919.SZ"
+    assert load_market(bars, members="csi300", benchmark=None).benchmark == "none"
+    every_date = load_market(bars, members="csi300", calendar=None)
+    assert every_date.manifest["calendar"] == "the dates of the file"
+    with pytest.raises(DataError, match=r"2024-02-09.* XSHG"):  # New Year
+        load_market(frame("600000.SS", "510300.SS", calendar="XTKS"), members="csi300")
+    with pytest.raises(InputError, match="DIA") as caught:
+        load_market(frame("AAPL", "MSFT", "QQQ"), members="dow30")
+    assert caught.value.argument == "benchmark"
+    with pytest.raises(DataError, match=r"000001\.SZ, 000002\.SZ, 000063\.SZ.* SH600000, SZ000001"):
+        load_market(frame("SH600000", "SZ000001", "510300.SS", calendar="XSHG"), members="csi300")
+
+
+@pytest.mark.parametrize("word", ["csi-30", "xyz1"])
+def test_an_unknown_universe_is_one_line(word):
+    for call in (lambda name: fetch_market(name, *SPAN), lambda name: load_market(frame("AAPL", "QQQ"), members=name)):
+        with pytest.raises(InputError, match=repr(word)) as raised:
+            call(word)
+        assert ("did you mean csi300?" in str(raised.value)) == (word == "csi-30")
+    assert repr(word) in run(f"data fetch --universe {word}").error
+    with pytest.raises(InputError, match="members is 5") as raised:
+        load_market(frame("AAPL", "QQQ"), members=5)
+    assert raised.value.argument == "members"
+
+
+def test_an_index_has_several_spellings_and_tickers_are_not_indexes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert {index_named(text) for text in ("sp500", "SP500", "S&P 500", "s&p-500")} == {INDEXES["sp500"]}
+    assert not any(map(is_universe, ("AAPL", "aapl", "dow", "DOW3", "0700.HK", "aapl,msft", "./sp500", "members.csv")))
+    (tmp_path / "sp500").mkdir()  # a folder of that name is not a list of members
+    market = load_market(frame("AAPL", "SPY"), members="sp500")
+    assert market.manifest["listed"]["index"] == "S&P 500"
+    (tmp_path / "bars.csv").write_text(frame("AAPL", "SPY").to_csv(index=False))
+    assert load_market("bars.csv", members="sp500").origin["members"] == "sp500"
+
+
+@pytest.mark.parametrize(("year", "members", "warns"), [(2009, 483, True), (2024, 502, False)])
+def test_an_incomplete_list_is_reported_in_the_result(tmp_path, year, members, warns):
+    """The list of the S&P 500 has 483 of 500 members in January 2009, and 502 in 2024."""
+    bars = frame("AAPL", "MSFT", "SPY", first=f"{year}-01-05", last=f"{year}-03-31")
+    result = backtest(EqualWeight(), load_market(bars, members="sp500"))
+    counts = {"2008-01-04": 490, f"{year}-01-05": members, "2025-01-04": 400}
+    manifest = {"listed": {"index": "S&P 500", "size": 500, "members": counts}}
+    assert listed_during(manifest, f"{year}-03-02", f"{year}-06-01") == ("S&P 500", f"{year}-01-05", members, 500)
+    facts = {"title": "S&P 500", "day": f"{year}-01-05", "members": members, "size": 500}
+    assert [warning.data for warning in result.warnings if warning.code == "index_list"] == [facts] * warns
+    bars.to_csv(tmp_path / "bars.csv", index=False)
+    assert f"{members} of 500 members" in run(f"data check {tmp_path}/bars.csv --members sp500").out
