@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from made_markets import NAN, make_market, random_market
 
 from finpod.backtesting.batch import Backtests
@@ -11,7 +10,7 @@ from finpod.errors import StrategyError
 from finpod.significance import expected_best
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
-from finpod.trading.simulate import Terms, Window, simulate, simulate_totals
+from finpod.trading.simulate import Window
 from finpod.weights import PrecomputedWeights
 
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
@@ -44,29 +43,12 @@ def test_each_account_is_that_of_a_run_of_its_own(fill, whole_shares):
         alone, name = backtest(weights, market, delisting_return=-0.2, **terms), f"weights {s}"
         assert together.equity[name].tolist() == alone.equity.tolist()
         assert together.turnover[name].tolist() == alone.turnover.tolist()
-        assert together.delisted[name] == (alone.trades["kind"] == "delisted").sum()
         assert together.metrics.sharpe[s] == pytest.approx(alone.metrics.sharpe, rel=1e-12)
         by_day = alone.trades[alone.trades["kind"] == "fill"].groupby("date")["cost"].sum()
         paid = together.costs_paid[name]
         np.testing.assert_allclose(paid[paid > 0], by_day, rtol=1e-12)
         assert paid[paid > 0].index.equals(by_day.index)
-    assert together.delisted.any()
-
-
-@BOTH
-@pytest.mark.parametrize("terms", [{}, {"whole_shares": True, "cash": 300.0}, {"costs": Costs(impact=0.5)}], ids=str)
-def test_totals_are_the_sums_of_the_path(fill, terms):
-    """Also on days on which every name can be dealt in, where unfilled orders are not looked for."""
-    market = random_market(days=40, volume=np.full((40, 5), 1e4), member=np.arange(40)[:, None] % 4 > 0 + np.zeros(5))
-    weights = torch.from_numpy(random_weights(market, 3).swapaxes(0, 1).copy())
-    given = build_execution(market, fill), 0, 39, lambda _step, row, _seen: weights[row], Terms(**terms), (3,)
-    path, totals = simulate(*given), simulate_totals(*given)
-    assert torch.equal(totals.equity, path.equity)
-    assert torch.equal(totals.turnover, path.turnover)
-    torch.testing.assert_close(totals.cost, path.cost.sum(-1), rtol=1e-12, atol=1e-12)
-    assert totals.unfilled.tolist() == path.unfilled.sum((0, 2)).tolist()
-    assert totals.delisted.tolist() == (path.delisted != 0).sum((0, 2)).tolist()
-    assert totals.unfilled.any()
+    assert (alone.trades["kind"] == "delisted").any()
 
 
 def test_weights_are_not_copied_and_may_be_read_only():

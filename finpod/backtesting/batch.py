@@ -29,8 +29,9 @@ TOGETHER = 2**17
 class Backtests:
     """Results of S strategies over one window; `print` compares the best with the best expected by luck.
 
-    `backtests[s]` runs strategy s again and returns its `BacktestResult`. Iteration does this for each strategy. Only sums
-    over assets are stored, which takes less memory than the weights. n is the number of returns.
+    `backtests[s]` runs strategy s again and returns its `BacktestResult`, which also has trades and events. Iteration does
+    this for each strategy. Only sums over assets are stored, which takes less memory than the weights. n is the number of
+    returns.
     """
 
     equity: pd.DataFrame
@@ -39,10 +40,6 @@ class Backtests:
     """[n, S] notional bought and sold on each day / equity at the fill."""
     costs_paid: pd.DataFrame
     """[n, S] costs of the fills of each day, in currency."""
-    unfilled: pd.Series
-    """[S] number of buy orders that were not filled at all. The events of a `BacktestResult` give the reasons."""
-    delisted: pd.Series
-    """[S] number of positions turned into cash because the asset left the exchange."""
     terms: str
     """Costs and fills, as one line of text."""
     risk_free: float
@@ -112,8 +109,6 @@ def run_together(
     }
     return Backtests(
         **tables,
-        unfilled=pd.Series(totals.unfilled.numpy(), ready.labels, name="unfilled"),
-        delisted=pd.Series(totals.delisted.numpy(), ready.labels, name="delisted"),
         terms=describe_terms(terms.costs, window.execution.fill, terms.whole_shares),
         risk_free=risk_free,
         periods_per_year=window.market.periods_per_year,

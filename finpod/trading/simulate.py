@@ -131,10 +131,6 @@ class Totals(NamedTuple):
     """[n, ...] traded notional / equity at the fill."""
     cost: Tensor
     """[n, ...] costs in currency."""
-    unfilled: Tensor
-    """[...] int64 number of orders to buy that led to no position."""
-    delisted: Tensor
-    """[...] int64 number of positions turned to cash because the asset was delisted."""
 
 
 def simulate(
@@ -176,20 +172,13 @@ def simulate_totals(
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
-    unfilled, delisted = (torch.zeros_like(account.cash, dtype=torch.int64) for _ in range(2))
-    equity[0], scarce = account.cash, terms.whole_shares or terms.costs.impact > 0
+    equity[0] = account.cash
     for step, session in enumerate(sessions(execution, first, last, decide, terms, account)):
-        account, filled = session.account, session.filled
+        account = session.account
         if session.target is not None:
             turnover[step], cost[step] = session.turnover, session.fill.cost
-            row = first + step
-            held = execution.tradable[execution.fill_row(row)] & execution.member[execution.decision_row(row)]
-            if scarce or not held.all():  # else every order is filled at least in part
-                unfilled += session.unfilled.sum(-1)
-        if account is not filled:
-            delisted += (filled.shares != account.shares).sum(-1)
         equity[step + 1] = value(account.cash, account.shares, execution.mark[first + step + 1])
-    return Totals(equity, turnover, cost, unfilled, delisted)
+    return Totals(equity, turnover, cost)
 
 
 def anchor_decisions(
