@@ -135,18 +135,14 @@ def made_intervals() -> skill.Intervals:
 
 def _sweep(steps: tuple[float, ...], rules: tuple[str, ...], fall: float, *, costs: bool = False) -> dict[str, Any]:
     """Figures of the strategy, equal weight and the rules at each step, worse by `fall` times their turnover a step."""
+    turnover = dict(zip(("equal weight", *rules, "first"), (0.1, 0.2, 0.3, 0.4, 0.8, 2.0), strict=True))
     found: dict[str, Any] = {}
     for place, step in enumerate(steps):
-        own = {
-            name: (0.5 + 0.04 * i) - fall * place * turnover
-            for i, (name, turnover) in enumerate(
-                zip(("equal weight", *rules, "first"), (0.1, 0.2, 0.3, 0.4, 0.8, 2.0), strict=True)
-            )
-        }
-        order = sorted(own, key=own.__getitem__, reverse=True)
+        sharpes = {name: 0.5 + 0.04 * i - fall * place * turnover[name] for i, name in enumerate(turnover)}
+        order = sorted(sharpes, key=sharpes.__getitem__, reverse=True)
         found[step] = {
             name: {"total_return": sharpe, "cagr": 0.15 * sharpe, "sharpe": sharpe, "rank": order.index(name) + 1}
             | ({"costs": 0.004 * 2**place} if costs else {})
-            for name, sharpe in own.items()
+            for name, sharpe in sharpes.items()
         }
     return found

@@ -165,16 +165,6 @@ def test_a14_ruin():
 
 
 @does
-def fidgeting(view):
-    """Buys equal parts, then trades 0.4 % to and fro every session, around what it holds."""
-    if view.step == 0:
-        return np.full(len(view.tickers), 0.8 / len(view.tickers))
-    nudge = np.zeros(len(view.tickers))
-    nudge[:2] = 0.004 * (-1) ** view.step * np.array([1, -1])
-    return (view.held + nudge).clip(min=0)
-
-
-@does
 def untrained(view):
     """What a tilt is before it has learned anything."""
     tilt = np.exp(0.01 * np.random.default_rng(view.step).normal(size=6))
@@ -200,7 +190,6 @@ def market():
         (constant(0.01, 0.01, 0.01, 0, 0, 0), "all_cash", {"cash": 0.97}),
         (constant(0.97, 0, 0, 0, 0, 0.01), "one_asset", {"share": 0.99}),
         (load_strategy("buy-and-hold"), "one_trading_day", {}),
-        (fidgeting, "untouched", {"share": 0.008, "day": "2024-01-02"}),
         (constant(*[0.8 / 6] * 6), "constant_cash", {"cash": 0.2}),
         (untrained, "closet_equal_weight", {"tracking_error": 0.003}),
     ],
