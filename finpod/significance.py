@@ -37,11 +37,6 @@ class Interval(NamedTuple):
     high: float
     level: float
 
-    @property
-    def covers_zero(self) -> bool:
-        """True if zero lies in the interval: luck alone may explain the estimate."""
-        return not (self.low > 0 or self.high < 0)
-
 
 def intervals(
     returns: Array,

@@ -15,6 +15,7 @@ from finpod.backtesting.comparison_text import (
     pairs_note,
     selection,
 )
+from finpod.evidence.skill import Code, code_of
 from finpod.figures import percent
 from finpod.measures import drawdowns
 from finpod.periods import session_dates
@@ -72,9 +73,10 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return the total returns, and the differences in growth of all pairs."""
+    """Return the total returns, the number of pairs with an interval, and that of significant differences in growth."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
-    return {"totals": totals, "growth": [pair.cagr for pair in comparison.pairs if pair.cagr is not None]}
+    codes = [code_of(pair.cagr) for pair in comparison.pairs if pair.cagr is not None]
+    return {"totals": totals, "judged": len(codes), "apart": len(codes) - codes.count(Code.NOT_DISTINGUISHABLE)}
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
