@@ -164,6 +164,8 @@ def test_rivals_are_shown_once_or_named_after_their_runs(three):
     found = compare([run(1), run(2), replace(run(3), benchmark="SPY", equal_weight_equity=other)])
     assert list(found.rivals) == ["QQQ (s1, s2)", "SPY (s3)", "equal weight (s1, s2)", "equal weight (s3)"]
     assert [note.code for note in found.notes] == ["several_rivals"]
+    without = [replace(run(seed), benchmark_equity=run(1).benchmark_equity * np.nan) for seed in (1, 2)]
+    assert list(compare(without).rivals) == ["equal weight"]
 
 
 @pytest.mark.parametrize(
