@@ -80,8 +80,10 @@ def read_renames(renames: Renames) -> list[Rename]:
     return rules
 
 
-def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and the applied renames.
+def join_renamed(
+    bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and old -> new of the renames applied.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. A rename with a
@@ -91,10 +93,10 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
-        return bars, []
+        return bars, {}
     affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
     series = {str(symbol): part.set_index("date") for symbol, part in bars[affected].groupby("ticker", observed=True)}
-    joins = [join for rule in rules if (join := _join(series, rule, log, name)) is not None]
+    joins = {rule.old: rule.new for rule in rules if _join(series, rule, log, name)}
     tables = [part.assign(ticker=symbol).reset_index() for symbol, part in series.items()]
     joined = pd.concat([bars[~affected].astype({"ticker": object}), *tables], ignore_index=True)[bars.columns]
     return joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"}), joins
@@ -136,19 +138,19 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
     return applied
 
 
-def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
-    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
+def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> bool:
+    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one, if the rename applies.
 
-    Returns None if the rename does not apply. Rows without a price are kept, since they may list a split or dividend.
+    Returns True if it does. Rows without a price are kept, since they may list a split or dividend.
     """
-    if rule.old not in series:  # all its bars were moved to another symbol
-        return None
+    if rule.old not in series:  # an earlier rename of a chain did not apply
+        return False
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
     old, new = (part[part["close"] > 0] for part in tables)
     both = old.index.intersection(new.index)
     differs = (old.loc[both, "close"] / new.loc[both, "close"] - 1).abs().to_numpy() > ALIKE
     if old.empty or not _applies(rule, old.index, new.index, len(both) > 0 and not differs.any(), differs.any(), log):
-        return None
+        return False
     if differs.any():
         day = both[differs][0]
         raise DataError(
@@ -160,7 +162,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
     joined = pd.concat([part for part in (*without_price, *_on_one_scale(old, new, both)) if len(part)])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
-    return rule._replace(day=None)
+    return True
 
 
 def _applies(rule: Rename, old: pd.Index, new: pd.Index, agrees: bool, differs: bool, log: RepairLog) -> bool:
