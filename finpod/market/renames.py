@@ -83,7 +83,7 @@ def read_renames(renames: Renames) -> list[Rename]:
 def join_renamed(
     bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and old -> new of the renames applied.
+    """Return tidy bars with one series per renamed listing, under its newest symbol; and the applied renames, old -> new.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. A rename with a
