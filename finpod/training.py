@@ -27,7 +27,7 @@ from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.tournament.analysis import SCORES
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.run_folder import RunFolder, find
-from finpod.tournament.scheduler import Watch, run
+from finpod.tournament.scheduler import Watch, open_executor, run
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
 from finpod.trading.anchors import with_anchor
@@ -36,7 +36,6 @@ from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
 from finpod.workers.executor import Pods
-from finpod.workers.ray_executor import require_ray
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 EXACT_ENVS = 64
@@ -105,8 +104,8 @@ def train(
     the arguments of `load_market` and the plain values `metadata`, so a run can be resumed by its name alone. `progress` is
     called with the name of a step and the fraction that is done, `watch` with the `Status` of the tournament.
 
-    With `check`, nothing is trained or written. The call computes the features, raises the errors of a training that cannot
-    begin, and returns None.
+    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it, raises the
+    errors of a training that cannot begin, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
     that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), and an unfinished run
@@ -137,9 +136,8 @@ def train(
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, plans=plans)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
-    if check and pods.ray:
-        require_ray(pods)
     if check:
+        open_executor(setups[0], pods).close()
         return None
     loaded = {} if market is None else market.origin
     entry = _entry(out, storage, features, seeds=[one.seed for one in plans], market=loaded, metadata=metadata)

@@ -97,7 +97,8 @@ class RayExecutor:
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # end the processes that Ray had started
-            raise _unreachable(address, error) from error
+            text = f"cannot reach Ray at {address or 'here'}: {with_kind(error)}; start it, or train without Ray"
+            raise InputError(text, "pods.address") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
         if self._alone:  # this executor reports processes that died; Ray would print them again, to stdout
@@ -227,24 +228,6 @@ class RayExecutor:
         if self._own:
             self._ray.shutdown()
             self._ray._private.worker._worker_logs_enabled = True
-
-
-def require_ray(pods: Pods) -> None:
-    """Raise InputError if Ray is not installed, its cluster does not answer, or this machine is too small. Ray is not started."""
-    _ray()
-    if not pods.address:
-        return _require_size(pods)
-    try:
-        _knock(pods.address)
-    except OSError as error:
-        raise _unreachable(pods.address, error) from error
-
-
-def _unreachable(address: str | None, error: Exception) -> InputError:
-    place = address or "this machine"
-    return InputError(
-        f"cannot reach Ray at {place}: {with_kind(error)}; start it, or train without Ray", "pods.address"
-    )
 
 
 def _require_size(pods: Pods) -> None:
