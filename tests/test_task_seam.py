@@ -23,7 +23,6 @@ from finpod.rl.evaluate import episodes, mean_action
 from finpod.rl.policy import DensePolicy, DenseSpec
 from finpod.rl.ppo import PPO
 from finpod.rl.task import Observation, Score, Space, Task, require_task
-from finpod.tournament import scheduler
 from finpod.tournament.run_folder import recorded_of
 from finpod.tournament.setup import Plan, TournamentSetup
 from finpod.tournament.trained_run import TrainedRun
@@ -131,38 +130,26 @@ def test_the_command_trains_reports_and_shows_the_board(cli, toy, tmp_path):
     assert json.loads(cli(f"{line} --overwrite --json").stdout)["task"] == "reach"
 
 
+def leave(status):
+    raise KeyboardInterrupt
+
+
 def test_an_unfinished_run_is_gone_on_with_by_its_name_alone(cli, toy, tmp_path, monkeypatch):
-    run_slice, count = scheduler.run_slice, []
-
-    def interrupted(setup, piece):
-        count.append(piece)
-        if len(count) == 2:
-            raise KeyboardInterrupt
-        return run_slice(setup, piece)
-
-    size = "--steps 4096 --agents 2 --rounds 1 --keep 1 --device cpu --seed 5 --max-correlation 0.9"
-    monkeypatch.setattr(scheduler, "run_slice", interrupted)
     monkeypatch.chdir(toy.parent)
-    begun = CliRunner().invoke(app, f"train toy.py:Toy --out {tmp_path}/strategies/toy {size}".split())
-    assert begun.exit_code == 130
-    monkeypatch.setattr(scheduler, "run_slice", run_slice)
+    with pytest.raises(KeyboardInterrupt):
+        finpod.train("toy.py:Toy", out=tmp_path / "strategies" / "toy", watch=leave, plan=Plan(alike=0.9), **SMALL)
     monkeypatch.chdir(tmp_path)  # where no file toy.py lies
     _, recorded = recorded_of("strategies/toy", None)
-    assert recorded.metadata["task"] == f"{toy}:Toy"
-    assert recorded.plan.alike == 0.9
+    assert (recorded.metadata["task"], recorded.plan.alike) == (f"{toy}:Toy", 0.9)
     ended = cli("train --resume strategies/toy --device cpu")
     assert ended.exit_code == 0, ended.output
-    assert TrainedRun(tmp_path / "strategies" / "toy").trials == 2
-    again = cli("train --resume strategies/toy")
-    assert "is finished; there is nothing to resume" in str(again.exception)
+    assert TrainedRun("strategies/toy").trials == 4
+    assert "is finished; there is nothing to resume" in str(cli("train --resume strategies/toy").exception)
 
 
 def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
-    def stop(status):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        finpod.train(task, out=tmp_path / "run", **SMALL, watch=stop)
+        finpod.train(task, out=tmp_path / "run", **SMALL, watch=leave)
     _, recorded = recorded_of(str(tmp_path / "run"), None)
     with pytest.raises(InputError, match="trains the task reach, an object that its log cannot store"):
         recorded_options(recorded, (), fork=False)
