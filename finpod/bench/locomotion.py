@@ -59,18 +59,14 @@ def run(
 
     # one thread, as in training; MuJoCo may write a log into the current folder
     with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
-        lines = measured("physics", physics(environment())) | measured("env", stepping(environment()))
+        env = environment()
+        env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(spec, envs)[0]))
+        lines = measured("physics", Work(env.physics.step, 1)) | measured("env", stepping(environment()))
         lines |= {"env / gymnasium": "n/a: Gymnasium has no fast variant"} if variant == "fast" else {}
         lines |= {} if variant == "fast" else beside_gymnasium(spec, envs, seconds, lines["env steps/s"])
         lines |= measured("env with policy", acting(env := environment(), _learner(env, task_of_name)))
         lines |= measured("train PPO", training(env := environment(), _learner(env, task_of_name)))
         return lines | _circumstances(spec, place)
-
-
-def physics(env: LocomotionEnv) -> Work:
-    """Return the work of the physics only."""
-    env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(env.spec, env.num_envs)[0]))
-    return Work(env.physics.step, 1)
 
 
 def stepping(env: LocomotionEnv) -> Work:

@@ -175,7 +175,7 @@ def progress(text: str) -> Iterator[Progress]:
 
 @contextmanager
 def watched(
-    events: Path | None = None, run: Path | None = None, storage: str | None = None
+    events: Path | None, run: Path, storage: str | None = None
 ) -> Iterator[tuple[Progress, Callable[[Any], None]]]:
     """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
 
@@ -207,11 +207,9 @@ def watched(
 
             yield _lines() if view is None else view.progress, watch
     except EngineError as error:
-        if run is None:
-            raise
         raise EngineError(error.what, f"continue with `finpod train --resume {_again(run, storage)}`") from error
     except KeyboardInterrupt:
-        if run is not None and (storage or run.with_name(run.name + UNFINISHED).is_dir()):
+        if storage or run.with_name(run.name + UNFINISHED).is_dir():
             remark(f"continue with: finpod train --resume {_again(run, storage)}")
         raise
 

@@ -56,7 +56,6 @@ def walkforward(
     task: Annotated[Literal["stocks"], Argument(help="Task.")],
     start: Annotated[str, Option(help="First session of the first test, YYYY-MM-DD.")],
     out: Annotated[Path, Option(help="Output folder for the agents, such as strategies/wf.")],
-    name: Annotated[str | None, Option(help="Name of the run; by default that of the folder.")] = None,
     resume: Annotated[bool, Option("--resume", help="Continue with the unfinished segments.")] = False,
     check: Annotated[bool, Option("--check", help="Check options, data and devices, and train nothing.")] = False,
     no_report: options.NoReport = False,
@@ -64,13 +63,12 @@ def walkforward(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows and test the agents on the days after each. Writes OUT, backtests/NAME/ and reports/NAME.html."""
+    """Train on rolling windows and test the agents on the days after each. Also writes a run and a report, named as OUT."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 
-    started, windows, word = datetime.now(UTC), WINDOWS.values(values), outputs.name_of(out)
-    places = outputs.plan_outputs(word if name is None else name, report=not no_report, overwrite=overwrite)
-    outputs.plain_word(word)
+    started, windows = datetime.now(UTC), WINDOWS.values(values)
+    places = outputs.plan_outputs(outputs.name_of(out), report=not no_report, overwrite=overwrite)
     _require_spans(windows)
     training = {"learner": values["learner"], **of_stocks(values, Costs(**options.COSTS.values(values)))}
     require_free_for(out, overwrite=overwrite, resume=resume)
