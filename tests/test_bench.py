@@ -158,13 +158,6 @@ def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tm
 
 
 @mujoco
-def test_the_fast_variant_has_no_peer():
-    lines = locomotion.run("ant", envs=2, seconds=0.001, variant="fast")
-    assert lines["task"] == spec_of("ant", "fast").title
-    assert lines["env / gymnasium"] == "n/a: Gymnasium has no fast variant"
-
-
-@mujoco
 def test_a_peer_has_the_same_task_and_its_processes_end():
     def step(parallel):
         with locomotion.gymnasium_work(spec_of("ant"), 2, parallel) as work:

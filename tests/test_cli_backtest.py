@@ -61,17 +61,9 @@ def test_a30_table_json_and_python_show_the_same_figures():
     assert row.split()[2:4] == [f"{own:.2%}", f"{other:.2%}"]
 
 
-def test_an_existing_run_is_refused_and_left_untouched(work):
-    assert run(LINE).code == 0
-    before = {path: path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()}
-    assert all(part in run(LINE).error for part in (str(SAVED), "--overwrite"))
-    assert {path: path.read_bytes() for path in sorted(work.rglob("*")) if path.is_file()} == before
-    assert run(LINE, "--fee-bps 0 --overwrite").code == 0
-    assert load_result(SAVED).costs.fee_bps == 0
-
-
 def test_a_report_is_written_again_on_request():
     assert run(LINE).code == 0
+    assert all(part in run(LINE).error for part in (str(SAVED), "--overwrite"))
     first = PAGE.read_bytes()
     assert str(PAGE) in run(f"report {SAVED}").error
     assert run(f"report {SAVED}/ --overwrite").out == f"{PAGE}\n"
