@@ -22,19 +22,19 @@ class TradingConfig(Terms):
     """The trading task: terms of the accounts, actions and rewards. They are stored with a trained agent."""
 
     num_envs: int = 1024
-    """E, accounts stepped in parallel."""
+    """Number E of accounts that are stepped in parallel."""
     start_groups: int | None = None
-    """G, groups of accounts that share their days, a divisor of num_envs; None gives each account its own start day."""
+    """Number G of groups of accounts that share their days; it must divide num_envs. None: each account has its own days."""
     action: str = "tilt"
     """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
     tilt: float = 1.0
-    """k of w ~ a exp(k tanh z) with the anchor a. For k = 1, equal weight of 100 assets becomes about 60 effective assets."""
+    """Factor k of w ~ a exp(k tanh z), where a is the anchor. With k = 1, 100 assets become about 60 effective assets."""
     anchor: str = EQUAL
     """Portfolio that agents tilt and have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
     """Largest order of the 'shares' action, in shares as traded, per asset and step."""
     hold: int = 5
-    """Sessions from one decision to the next."""
+    """Number of sessions from one decision to the next."""
     horizon: int | None = 20
     """Number of decisions after which an episode is truncated; None for episodes that last to the end of the data."""
     random_start: bool = True
@@ -87,7 +87,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
     'tilt', z [..., N]: w ~ a exp(k tanh z), scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the anchor.
     `anchor` None is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z).
-    All cash where `among` is empty. Exponentials are float32, unless the action is float64 with a gradient.
+    Where `among` is empty, all weights are zero. Exponentials are float32, unless the action is float64 with a gradient.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)

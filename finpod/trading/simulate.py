@@ -168,7 +168,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Return sums over assets of the path that `simulate` returns, for many accounts. Bitwise equal, except for sums of costs."""
+    """Return the path that `simulate` returns, summed over assets. It is equal to the last bit, except for the sums of costs."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
