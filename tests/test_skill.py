@@ -78,7 +78,7 @@ def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, trials, code):
     (over_anchor, _) = verdicts(result)
     assert (over_anchor.over, over_anchor.code) == (ANCHOR, code)
     assert evidence(result)["verdicts"][ANCHOR] == code.value
-    assert ("widened for the best of 400" in verdict_lines(result)[0]) == (trials == 400)
+    assert ("400" in verdict_lines(result)[0]) == (trials == 400)
 
 
 def test_trials_count_only_where_the_choice_was_made():

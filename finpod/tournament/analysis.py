@@ -83,7 +83,7 @@ def differing(trials: Sequence[Trial]) -> list[str]:
 def lineage(trials: Sequence[Trial]) -> list[Branch]:
     """Return all agents, each after its parent. Agents whose parent is not among `trials` have depth 0.
 
-    Copies of an agent are sorted by round, the highest first, so that lines from parents to copies do not cross.
+    Copies of an agent are sorted by round, the highest first.
     """
     agents: dict[tuple[int, str | None], list[Trial]] = {}
     for trial in trials:
