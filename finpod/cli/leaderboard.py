@@ -90,12 +90,8 @@ def facts(history: History) -> dict[str, Any]:
         "open": [{"run": one.run, "trial": one.number, "agent": one.agent} for one in trials if one.state == "open"],
         "luck": luck(trials)._asdict(),
         "ended": {str(log.board.run): log.end or None for log in history.logs},
-        "notes": _notes(history),
+        "notes": history.notes,
     }
-
-
-def _notes(history: History) -> list[str]:
-    return [*history.notes, *(note for log in history.logs for note in log.notes)]
 
 
 def _show(history: History, top: int) -> None:
@@ -109,7 +105,7 @@ def _show(history: History, top: int) -> None:
         print(f"\nscore: {SCORES.get(history.measure, history.measure)}")
     if history.frequency:
         print(yearly_note(**history.frequency))
-    for note in [*_luck(luck(history.trials)), *_notes(history)]:
+    for note in [*_luck(luck(history.trials)), *history.notes]:
         print(f"\n{textwrap.fill(note, WIDTH)}")
 
 

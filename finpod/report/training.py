@@ -32,10 +32,6 @@ def render_training_report(history: History) -> str:
     return render_page(LAYOUT, run, f"training of {history.name}", is_of_stocks=history.is_of_stocks, **shared)
 
 
-def _notes(run: Training) -> dict[str, Any]:
-    return {"lines": [*run.history.notes, *(note for log in run.history.logs for note in log.notes)]}
-
-
 def _score(run: Training) -> dict[str, Any]:
     return {"score": SCORES.get(run.history.measure, run.history.measure) + aside(run.history.frequency)}
 
@@ -125,7 +121,7 @@ LAYOUT = Layout(
     lead=(
         Section("summary", "Summary"),
         Section("luck", "Luck"),
-        Section("notes", "Notes", _notes),
+        Section("notes", "Notes", lambda run: {"lines": run.history.notes}),
         Section("tiles", "Key figures"),
     ),
     sections=(
