@@ -195,7 +195,7 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Set of (source, copied) of all trials."""
+        """Pairs (source, copied) of all trials: checkpoints that were continued, or copied, already."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan
 LEASE = 120.0
 """Seconds after which the lock file of a driver at a URL is stale."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""Entries of a header: hash of the bars up to the end of validation, and the windows, on which it depends."""
+"""Entries of a header: the hash of the bars up to the end of validation, and the windows, which determine these bars."""
 
 
 class RunFolder:
@@ -53,7 +53,8 @@ class RunFolder:
     ) -> None:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
 
-        A resumed or forked run must have the seeds of the `plans` (one a tournament) and their settings; see `refuse_changes`.
+        A resumed or forked run must have the seeds and the settings of the `plans` (one for each tournament); see
+        `refuse_changes`.
         """
         begun = self.begun()
         if fork is not None:
@@ -277,8 +278,8 @@ def _among(name: str, entries: Sequence[str]) -> bool:
 def lock(place: Store) -> Iterator[None]:
     """Lock a run against other drivers while the block runs.
 
-    In a folder, a file lock is used, which ends with the process. At a URL, and if the file system has no locks, it is a lock
-    file with the time. Raises InputError if another process drives the run.
+    In a folder, a file lock is used, which ends with the process. At a URL, and if the file system has no locks, a lock file
+    with the time is used instead. Raises InputError if another process drives the run.
     """
     with ExitStack() as stack:
         held = False

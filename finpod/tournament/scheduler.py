@@ -330,5 +330,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for one of `count` parts. It reports the share of all parts; texts start with `prefix`."""
+    """Return a progress function for one of `count` parts, which reports the share of all parts, and `prefix` before texts."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -82,7 +82,7 @@ class Executor(Protocol):
     """Interface that runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
-        """Return how many pieces should be started and unfinished at this time. It may change at any time."""
+        """Return the number of pieces that should be running or queued now. It may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
         """Begin a piece, or queue it."""

@@ -97,8 +97,10 @@ class RayExecutor:
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # end the processes that Ray had started
-            text = f"cannot reach Ray at {address or 'here'}: {with_kind(error)}; start it, or train without Ray"
-            raise InputError(text, "pods.address") from error
+            what = f"reach Ray at {address}" if address else "start Ray on this machine"
+            raise InputError(
+                f"cannot {what}: {with_kind(error)}; check Ray, or train without it", "pods.address"
+            ) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
         if self._alone:  # this executor reports processes that died; Ray would print them again, to stdout
