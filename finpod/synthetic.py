@@ -12,7 +12,6 @@ before costs. The growth of a volatile portfolio is still lower, by half its var
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import NamedTuple
 
 import numpy as np
 
@@ -37,27 +36,17 @@ HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Yearly net information ratios of the informed rule in `CALIBRATED`."""
-
-
-class Calibration(NamedTuple):
-    """Signals at which the informed rule reaches each of `RATIOS`, for one lookback and sign."""
-
-    signals: tuple[float, ...]
-    """Absolute values of the signal."""
-    keeps: tuple[float, ...]
-    """Best `keep` of the informed rule (`SignalOracle`) for each signal, among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95."""
-
-
-CALIBRATED: dict[tuple[int, int], Calibration] = {
-    (5, 1): Calibration((0.02028, 0.02886, 0.04055, 0.05132, 0.06188, 0.08244), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
-    (5, -1): Calibration((0.02806, 0.03525, 0.04883, 0.06258, 0.07662, 0.10507), (0.5, 0.5, 0.3, 0.3, 0.3, 0)),
-    (21, 1): Calibration((0.00897, 0.01374, 0.02189, 0.02974, 0.03754, 0.05298), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
-    (21, -1): Calibration((0.00963, 0.01417, 0.0229, 0.03151, 0.04018, 0.05781), (0.5, 0.5, 0.3, 0.3, 0.3, 0.3)),
-    (63, 1): Calibration((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
-    (63, -1): Calibration((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
+CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
+    (5, 1): ((0.02028, 0.02886, 0.04055, 0.05132, 0.06188, 0.08244), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
+    (5, -1): ((0.02806, 0.03525, 0.04883, 0.06258, 0.07662, 0.10507), (0.5, 0.5, 0.3, 0.3, 0.3, 0)),
+    (21, 1): ((0.00897, 0.01374, 0.02189, 0.02974, 0.03754, 0.05298), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
+    (21, -1): ((0.00963, 0.01417, 0.0229, 0.03151, 0.04018, 0.05781), (0.5, 0.5, 0.3, 0.3, 0.3, 0.3)),
+    (63, 1): ((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
+    (63, -1): ((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
 }
-"""(lookback, sign) -> calibration, computed by `finpod/bench/calibrate.py` of commit 1d3cf8c. On 1,000 other markets of 2,600
-sessions each mean ratio is within 0.04 of its target."""
+"""(lookback, sign) -> absolute signals at which the informed rule reaches each of `RATIOS`, and the best `keep` of that rule
+(`SignalOracle`) for each signal, among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. Computed by `finpod/bench/calibrate.py` of commit
+1d3cf8c. On 1,000 other markets of 2,600 sessions each mean ratio is within 0.04 of its target."""
 
 
 def random_returns(
@@ -99,9 +88,8 @@ class SimulatedMarket(MarketData):
     @property
     def oracle(self) -> Strategy:
         """Informed rule, which knows the signal."""
-        calibration = CALIBRATED[self.lookback, -1 if self.signal < 0 else 1]
-        keep = float(np.interp(abs(self.signal), calibration.signals, calibration.keeps))
-        return SignalOracle(self.signal, self.lookback, keep)
+        signals, keeps = CALIBRATED[self.lookback, -1 if self.signal < 0 else 1]
+        return SignalOracle(self.signal, self.lookback, float(np.interp(abs(self.signal), signals, keeps)))
 
 
 def simulate_market(
@@ -224,7 +212,7 @@ def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> 
     """Return the absolute signal for a net ratio. Raises InputError for a ratio outside the calibrated range."""
     breadth = (names / NAMES) ** 0.5
     require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth)
-    signals = CALIBRATED[lookback, -1 if reversal else 1].signals
+    signals, _ = CALIBRATED[lookback, -1 if reversal else 1]
     return float(np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals]))
 
 
