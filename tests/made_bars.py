@@ -35,9 +35,9 @@ def refuses(call, *words, error=DataError, argument=None):
         assert word in str(caught.value)
 
 
-def one_name(close, *, start="2024-01-02", **columns):
+def one_name(close, **columns):
     """Bars of the name AAA on sessions in a row, with what else is given."""
-    days = pd.bdate_range(start, periods=len(close))
+    days = pd.bdate_range("2024-01-02", periods=len(close))
     return pd.DataFrame({"date": days, "ticker": "AAA", "close": np.asarray(close, dtype=float), **columns})
 
 
