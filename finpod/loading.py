@@ -87,8 +87,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
 
     A file runs as a separate module; its class must need no arguments. Raises InputError for a missing file and for a task that
-    lacks a member; StrategyError, naming file and line, for a file that cannot be run, and for a file without the class, or
-    without exactly one task if no class is given.
+    lacks a member; StrategyError, naming file and line, for a file that cannot be run, lacks the class, or does not define
+    exactly one task.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 

@@ -1,9 +1,9 @@
 """Causal statistics over the last rows of a table, for all assets at once.
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
-result is computed from rows <= t only, by operations whose order does not depend on later rows: later rows do not change it,
-to the last bit. A window counts rows. Its statistic is over the values in it, and NaN if the share of its rows with a value
-is below `COVERAGE`.
+result is computed from rows <= t only, by operations whose order does not depend on later rows. Later rows therefore do not
+change a single bit of it. A window counts rows. Its statistic is over the values in it, and NaN if the share of its rows
+with a value is below `COVERAGE`.
 
 A window is composed of blocks of 1, 2, 4, ... rows, S_2k[t] = S_k[t] + S_k[t-k]. This takes log2(window) passes over the
 table. Differences of running sums would suffer from cancellation and spread NaN.

@@ -55,7 +55,7 @@ INDEXES = {
 """Indexes by name. Shanghai and Shenzhen have the same sessions, those of the calendar XSHG."""
 
 _CORRECTED = (
-    ("nasdaq100", "NDOI", "", "ENDP"),  # never its symbol
+    ("nasdaq100", "NDOI", "", "ENDP"),  # Endo never had the symbol NDOI
     ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
     ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
 )
@@ -265,7 +265,7 @@ def index_members(name: str) -> Membership:
 
 
 def _corrected(spells: pd.DataFrame, index: Index) -> pd.DataFrame:
-    """Return the spells without the known errors."""
+    """Return the spells with the known errors corrected."""
     for name, wrong, end, right in _CORRECTED:
         if name == index.name:
             errs = (spells["ticker"] == wrong) & ((spells["to_exclusive"] == end) if end else True)
