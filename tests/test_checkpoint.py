@@ -55,6 +55,7 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert alike(loaded.policy().state_dict(), checkpoint.weights)
     assert not any(parameter.requires_grad for parameter in loaded.policy().parameters())
     assert list(saved.parent.iterdir()) == [saved]
+    assert type(Checkpoint.from_bytes(replace(checkpoint, steps=np.int64(5)).to_bytes()).steps) is int
 
 
 class Bomb:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from made_agents import weights_of
-from made_markets import NAN, flat_market, make_market, random_market, random_weights
+from made_markets import NAN, flat_market, intraday_market, make_market, random_market, random_weights
 from made_strategies import does, strategy_of
 
 from finpod.backtesting.engine import backtest
@@ -49,6 +49,11 @@ def test_a25_ready_weights_may_have_a_clock(zone):
     plain = backtest(table, market)
     for moved in (table.index.tz_localize(zone), (table.index + pd.Timedelta("16h")).tz_localize(zone)):
         assert backtest(table.set_axis(moved)[table.columns[::-1]], market).equity.equals(plain.equity)
+    hourly = intraday_market(5)
+    table = pd.DataFrame(np.full(hourly.shape, 1 / 3), hourly.dates, list(hourly.tickers)).tz_localize(
+        "America/New_York"
+    )
+    assert backtest(table.tz_convert(zone), hourly).equity.equals(backtest(table.tz_localize(None), hourly).equity)
 
 
 def test_a_baseline_of_the_name_of_the_strategy_is_left_out():

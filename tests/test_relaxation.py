@@ -72,7 +72,7 @@ def test_what_depends_on_size_is_taken_session_by_session(terms, one_by_one):
 
 def test_blocks_may_end_anywhere_and_one_that_does_not_settle_is_taken_session_by_session(monkeypatch, one_by_one):
     monkeypatch.setattr(relaxation, "BLOCK", 7 * 5)
-    execution = build_execution(random_market(days=40))
+    execution = build_execution(random_market(days=40, factor=None))
     assert_alike(*both_ways(execution, random_steps(37, 5, idle=0.3), Terms()))
     assert one_by_one == []
     monkeypatch.setattr(relaxation, "SWEEPS", 1)

@@ -101,8 +101,6 @@ def _shifted(account: Account, ends: Account) -> Account:
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
     """Return `ends` [B] with each position that is not `touched` [B, N] or [B, 1] copied from the last session that touched it."""
-    if touched.all():
-        return ends
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))
