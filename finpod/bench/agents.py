@@ -71,7 +71,7 @@ YEARS = [
         f"walk-{year}",
         (f"{year - 5}-01-01", f"{year - 2}-12-31"),
         (f"{year - 1}-01-01", f"{year - 1}-12-31"),
-        (f"{year}-01-01", "2021-05-28" if year == 2021 else f"{year}-12-31"),
+        (f"{year}-01-01", min(f"{year}-12-31", FIXED.test[1])),
         range(3),
     )
     for year in range(2014, 2022)
@@ -88,17 +88,15 @@ class Days:
 
     def figures(self, policy: Policy) -> dict[str, Any]:
         """Return the metrics in training, validation and test, and the test returns [n] of the agent and of its anchor."""
-        path = self.test.play(policy, self.test.validation)
-        windows = {"training": self.task.train, "validation": self.task.validation}
-        figures_of = {
-            name: self.task.score_of(self.task.play(policy, rows), rows).metrics for name, rows in windows.items()
+        task, test = self.task, self.test
+        windows = {
+            "training": (task, task.train),
+            "validation": (task, task.validation),
+            "test": (test, test.validation),
         }
-        score = self.test.score_of(path)
-        shown = {
-            name: {key: figures[key] for key in ACTIVE}
-            for name, figures in (figures_of | {"test": score.metrics}).items()
-        }
-        return {**shown, "returns": score.returns, "anchor_returns": self.test.baseline()}
+        scores = {name: one.score_of(one.play(policy, rows), rows) for name, (one, rows) in windows.items()}
+        shown = {name: {key: score.metrics[key] for key in ACTIVE} for name, score in scores.items()}
+        return {**shown, "returns": scores["test"].returns, "anchor_returns": test.baseline()}
 
 
 def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:

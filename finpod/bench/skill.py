@@ -128,10 +128,9 @@ def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
 
 def informed(market: SimulatedMarket, task: StockTask) -> Array:
     """Return the returns [n] of the informed rule in the test window."""
-    window = Window(market=market, execution=task.execution, first=ROWS["test"][0], last=ROWS["test"][1])
-    path = simulate(
-        task.execution, window.first, window.last, decisions_of(market.oracle, "oracle", window), task.trading
-    )
+    first, last = ROWS["test"]
+    window = Window(market=market, execution=task.execution, first=first, last=last)
+    path = simulate(task.execution, first, last, decisions_of(market.oracle, "oracle", window), task.trading)
     return simple_returns(path.equity.numpy())
 
 
