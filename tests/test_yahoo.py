@@ -53,10 +53,10 @@ def no_waits(monkeypatch):
     monkeypatch.setattr("finpod.market.yahoo.sleep", WAITS.append)
 
 
-def fetched(server, universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
+def fetched(universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
     """A market from the server, and the waits that it took."""
     WAITS.clear()
-    options = {"now": lambda: EVENING, "base_url": server.url, **options}
+    options = {"now": lambda: EVENING, **options}
     return fetch_market(universe, start, end, **options), list(WAITS)
 
 
@@ -72,8 +72,8 @@ def test_b17_prices_are_adjusted_once_and_the_choice_is_recorded():
         ),
         SPLIT=Listing(days, [100.0, 101.0, 101.0, 102.0], splits={days[2]: (4, 1)}),
     )
-    with serving(listings) as server:
-        market, waits = fetched(server, ["aaa", "DIV", "SPLIT"])
+    with serving(listings):
+        market, waits = fetched(["aaa", "DIV", "SPLIT"])
     assert market.open[0, 0] == pytest.approx(97.02)
     assert market.close[0, 0] == pytest.approx(98.0)
     assert market.factor[0, 0] == pytest.approx(0.98)
@@ -86,33 +86,32 @@ def test_b17_prices_are_adjusted_once_and_the_choice_is_recorded():
     assert (manifest["source"], manifest["survivorship"], manifest["failed"]) == ("yahoo", True, {})
     assert "auto_adjust=False" in manifest["download"]
     days = {"start": "2024-03-25", "stop": "2024-03-29", "finished": "2024-03-28"}
-    tickers = {"universe": ["AAA", "DIV", "SPLIT"], "server": server.url}
-    assert manifest["request"] == {**tickers, **days, "auto_adjust": False, "actions": True}
+    assert manifest["request"] == {"universe": ["AAA", "DIV", "SPLIT"], **days, "auto_adjust": False, "actions": True}
     assert manifest["fetch"] == {"asked": 4, "fetched": 4, "resumed": 0}
     assert waits == []
 
 
 def test_b13_rate_limited_names_alone_are_asked_again_until_the_budget_ends():
     with serving(only("AAA", "BBB", "CCC", "DDD"), limited={"AAA": 2, "BBB": 2, "CCC": 2}) as server:
-        market, waits = fetched(server)
+        market, waits = fetched()
         asked = server.names()
         assert (asked.count("QQQ"), asked.count("DDD"), waits) == (1, 1, [3.0])
         assert (market.tickers, market.manifest["failed"]) == (("AAA", "BBB", "CCC", "DDD"), {})
         server.limited["CCC"] = 10**6
         with pytest.raises(InputError, match=r"CCC .*rate limited: HTTP 429"):
-            fetched(server)
+            fetched()
         assert WAITS == [3.0, 6.0, 12.0]
-        market, _ = fetched(server, allow_missing=True)
+        market, _ = fetched(allow_missing=True)
     assert market.manifest["missing"] == ["CCC"]
     assert market.manifest["failed"] == {"CCC": "rate limited: HTTP 429"}
 
 
 def test_b11_each_failure_has_its_reason_and_stops_a_fetch_of_a_list_unless_allowed():
     late = flat(weekdays("2024-04-01", "2024-04-05"))
-    with serving(only("SICK", "WELL", LATE=late), broken={"SICK": 10**6, "WELL": 2}) as server:
+    with serving(only("SICK", "WELL", LATE=late), broken={"SICK": 10**6, "WELL": 2}):
         with pytest.raises(InputError, match="GONE"):
-            fetched(server, ["LATE", "GONE"])
-        market, waits = fetched(server, ["GONE", "SICK", "WELL", "LATE"], allow_missing=True)
+            fetched(["LATE", "GONE"])
+        market, waits = fetched(["GONE", "SICK", "WELL", "LATE"], allow_missing=True)
     assert market.tickers == ("WELL",)  # a 503 that yfinance would have repeated from its cache
     assert market.manifest["failed"] == {
         "GONE": "unknown symbol: HTTP 404",
@@ -129,7 +128,7 @@ def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
     spells = "FB,2020-01-01,\nOLD,2020-01-01,2024-03-12\nCAME,2024-03-18,\nWENT,2020-01-01,2024-03-13\nGONE,2019-01-01,2020-01-01"
     members.write_text(f"ticker,from,to_exclusive\n{spells}\n")
     with serving(only("META", "CAME", "WENT", OLD=flat(weekdays("2024-03-18", "2024-03-28")))) as server:
-        market, _ = fetched(server, str(members), "2024-03-04", "2024-03-28")
+        market, _ = fetched(str(members), "2024-03-04", "2024-03-28")
         assert sorted(server.names()) == ["CAME", "META", "OLD", "QQQ", "WENT"]
     assert market.tickers == ("CAME", "META", "OLD", "WENT")
     assert market.member.sum(axis=0).tolist() == [9, 19, 6, 7]
@@ -140,12 +139,12 @@ def test_members_are_asked_for_as_they_were_under_the_newest_symbols(tmp_path):
 def test_b26_the_bar_of_an_unfinished_session_is_left_out(calendar, zone):
     at = {hour: datetime(2024, 3, 28, hour, tzinfo=ZoneInfo(zone)) for hour in (11, 17)}
     listings = {name: flat(live=True, zone=zone) for name in ("QQQ", "AAA")}
-    with serving(listings) as server:
+    with serving(listings):
         options = {"end": None, "calendar": calendar}
-        early, _ = fetched(server, ["AAA"], now=lambda: at[11], **options)
-        late, _ = fetched(server, ["AAA"], now=lambda: at[17], **options)
+        early, _ = fetched(["AAA"], now=lambda: at[11], **options)
+        late, _ = fetched(["AAA"], now=lambda: at[17], **options)
         with pytest.raises(InputError, match="2024-03-28"):
-            fetched(server, ["AAA"], start="2024-03-28", now=lambda: at[11], **options)
+            fetched(["AAA"], start="2024-03-28", now=lambda: at[11], **options)
     assert str(early.dates[-1])[:10] == early.manifest["request"]["finished"] == "2024-03-27"
     assert repairs(early) == {"rows dropped, session not over": 2}
     assert str(late.dates[-1])[:10] == "2024-03-28"
@@ -155,11 +154,11 @@ def test_b26_the_bar_of_an_unfinished_session_is_left_out(calendar, zone):
 def test_b27_both_ends_are_included_and_the_end_is_at_most_today():
     listings = {name: flat(weekdays("2024-03-01", "2024-04-30")) for name in ("QQQ", "AAA")}
     with serving(listings) as server:
-        market, _ = fetched(server, ["AAA"], start="2024-03-25", end="2024-03-28")
+        market, _ = fetched(["AAA"], start="2024-03-25", end="2024-03-28")
         days = [datetime.fromtimestamp(second, NEW_YORK) for second in server.asked[0][1:]]
-        today, _ = fetched(server, ["AAA"], start="2024-04-25", end=None)
+        today, _ = fetched(["AAA"], start="2024-04-25", end=None)
         sunday = datetime(2024, 4, 28, 12, tzinfo=NEW_YORK)
-        friday, _ = fetched(server, ["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
+        friday, _ = fetched(["AAA"], start="2024-04-25", end=None, now=lambda: sunday)
     assert [str(day)[:10] for day in market.dates] == ["2024-03-25", "2024-03-26", "2024-03-27", "2024-03-28"]
     assert [f"{day:%Y-%m-%d %H:%M}" for day in days] == ["2024-03-25 00:00", "2024-03-29 00:00"]
     assert [str(market.dates[-1])[:10] for market in (today, friday)] == ["2024-04-30", "2024-04-26"]
@@ -170,14 +169,14 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
 
     def asked(server, names=names, **options):
         server.asked.clear()
-        market, _ = fetched(server, names, partial=partial, **options)
+        market, _ = fetched(names, partial=partial, **options)
         return market, sorted(server.names())
 
     with serving(only(*names), limited={"DDD": 6}) as server:
-        whole, _ = fetched(server, names)
+        whole, _ = fetched(names)
         server.limited["DDD"] = 14
         with pytest.raises(InputError, match=r"DDD.*4 tickers are kept"):
-            fetched(server, names, partial=partial)
+            fetched(names, partial=partial)
         market, symbols = asked(server)
         assert set(symbols) == {"DDD"}
         assert market.content_hash == whole.content_hash
@@ -193,7 +192,7 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes.txt").write_text("keep me")
         with pytest.raises(InputError, match="mine"):
-            fetched(server, names, partial=tmp_path / "mine")
+            fetched(names, partial=tmp_path / "mine")
     discard(partial)
     assert not partial.exists()
     discard(tmp_path / "mine")
@@ -205,18 +204,18 @@ def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path, monkey
     with serving(only("AAA", "BBB")) as server:
         server.open.clear()
         with pytest.raises(DataError, match=r"no answer: .*tim"):
-            fetched(server, ["AAA"], deadline=0.4)
+            fetched(["AAA"], deadline=0.4)
         server.open.set()
 
         def dawdle(doing, share):
             time.sleep(0.4)
 
         with pytest.raises(InputError, match=r"AAA, BBB .*not asked before the deadline"):
-            fetched(server, ["AAA", "BBB"], deadline=0.3, partial=tmp_path / "partial", report=dawdle)
+            fetched(["AAA", "BBB"], deadline=0.3, partial=tmp_path / "partial", report=dawdle)
     assert len(list((tmp_path / "partial").glob("bars_QQQ.*"))) == 1
 
 
-def test_impossible_requests(tmp_path):
+def test_impossible_requests(monkeypatch):
     with serving(only("AAA")) as server:
         for options, word in (
             ({"start": "2024-02-01", "end": "2024-01-01"}, "2024-02-01"),
@@ -225,19 +224,17 @@ def test_impossible_requests(tmp_path):
             ({"benchmark": "Q Q"}, "'Q Q'"),
             ({"universe": ["AAA"], "benchmark": "BBB"}, "BBB"),
             ({"calendar": None}, "calendar"),
-            ({"base_url": "ftp://here"}, "'ftp://here'"),
             ({"deadline": -1}, "deadline is -1"),
         ):
-            refuses(
-                lambda options=options: fetched(server, **{"universe": ["AAA"], **options}), word, error=FinpodError
-            )
+            refuses(lambda options=options: fetched(**{"universe": ["AAA"], **options}), word, error=FinpodError)
         url = server.url
-    refuses(lambda: fetch_market(["AAA"], "2024-01-02", "2024-01-05", base_url=url), url)
+    monkeypatch.setattr("finpod.market.yahoo_client.SERVER", url)  # which has ended
+    refuses(lambda: fetch_market(["AAA"], "2024-01-02", "2024-01-05"), url)
 
 
 def test_b31_stored_data_need_no_network(tmp_path, monkeypatch):
-    with serving(only("AAA")) as server:
-        market, _ = fetched(server, ["AAA"], MARCH[0], MARCH[-1])
+    with serving(only("AAA")):
+        market, _ = fetched(["AAA"], MARCH[0], MARCH[-1])
     save_snapshot(market, tmp_path / "stored")
     for function in ("socket.socket.connect", "socket.create_connection", "finpod.market.yahoo.fetch_market"):
         monkeypatch.setattr(function, lambda *args, **options: pytest.fail("the network is blocked"))
@@ -256,8 +253,8 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
         "AAA": Listing(DAYS, closes, adjclose=adjusted, dividends={DAYS[2]: 0.5}, volume=[5, 6, 7, 8, 0]),
         "ETF": Listing(DAYS[1:], [20.0, None, 20.0, 20.0], splits={DAYS[4]: (3, 2)}),
     }
-    with serving(listings) as server:
-        client = Client("2024-03-04", "2024-03-09", deadline=20, base_url=server.url)
+    with serving(listings):
+        client = Client("2024-03-04", "2024-03-09", deadline=20)
         bars, failed = client.ask(["AAA", "ETF", "NONE"])
         assert type(YfData()._session) is Session  # others who use yfinance do not ask this server
     assert {name: str(reason) for name, reason in failed.items()} == {"NONE": "unknown symbol: HTTP 404"}
@@ -282,8 +279,8 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
 
 def test_another_table_of_yfinance_is_one_clear_line(monkeypatch):
     days, lacking = pd.DatetimeIndex(DAYS), [["AAA"], [name for name in COLUMNS if name != "Adj Close"]]
-    with serving({}) as server:
-        client = Client("2024-03-04", "2024-03-09", deadline=20, base_url=server.url)
+    with serving({}):
+        client = Client("2024-03-04", "2024-03-09", deadline=20)
     for columns, fault in ((pd.MultiIndex.from_product(lacking), "Adj Close"), ([*COLUMNS], "ticker")):
         table = pd.DataFrame(1.0, days, columns)
         monkeypatch.setattr("yfinance.download", lambda tickers, table=table, **options: table)
@@ -308,9 +305,10 @@ def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
 
 START, END = "2015-01-01", "2020-12-31"
 GONE, LIMITED = ("DD", "WBA"), ("AAPL", "MSFT", "V")
-SCRIPT = (
-    f"import sys, finpod; finpod.fetch_market('dow30', '{START}', '{END}', partial='partial', base_url=sys.argv[1])"
-)
+SCRIPT = f"""import sys, finpod, finpod.market.yahoo_client
+finpod.market.yahoo_client.SERVER = sys.argv[1]
+finpod.fetch_market("dow30", "{START}", "{END}", partial="partial")
+"""
 
 
 def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path, monkeypatch):
@@ -332,7 +330,7 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path, monkeypat
         assert 15 <= len(kept) < 28
         server.open.set()
         server.asked.clear()
-        market = fetch_market("dow30", START, END, partial="partial", base_url=server.url)
+        market = fetch_market("dow30", START, END, partial="partial")
         names = set(server.names())
     assert not names & kept
     assert names | kept == {"DIA", *members} - set(GONE)

@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
+from finpod.market import yahoo_client
+
 CHART = "/v8/finance/chart/"
 CRUMB = "k3Xz.pL0dQa"
 
@@ -175,13 +177,15 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(listings, **faults):
-    """A running `YahooServer`."""
+    """A running `YahooServer`, which finpod asks in place of Yahoo."""
     with YahooServer(listings, **faults) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
+        yahoo_client.SERVER = server.url
         try:
             yield server
         finally:
+            yahoo_client.SERVER = None
             server.open.set()
             server.shutdown()
             thread.join()

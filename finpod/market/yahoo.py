@@ -53,7 +53,6 @@ def fetch_market(
     calendar: str = AUTO,
     allow_missing: bool = False,
     partial: str | Path | None = None,
-    base_url: str | None = None,
     deadline: float = 1800.0,
     now: Callable[[], datetime] = lambda: datetime.now(NEW_YORK),
     report: Progress = lambda doing, share: None,
@@ -71,7 +70,7 @@ def fetch_market(
     `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars are kept in
     the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
 
-    `base_url` sends all requests to another server with Yahoo's interface. `now` returns the present, with a time zone.
+    `now` returns the present, with a time zone.
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
     """
     moment = now()
@@ -84,10 +83,10 @@ def fetch_market(
     first, last, over = _sessions(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     tickers = _symbols([*against, *membership.during(first, last)])
-    request = {"server": base_url or "Yahoo", "auto_adjust": False, "actions": True}
+    request: dict[str, Any] = {"auto_adjust": False, "actions": True}
     request |= {"start": f"{first!s:.10}", "stop": f"{last + DAY!s:.10}", "finished": f"{over!s:.10}"}
     fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = _download(tickers, fetch, request, base_url, deadline, report)
+    failed = _download(tickers, fetch, request, deadline, report)
     _check_answers(failed, len(tickers), allow_missing, partial)
     bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
     facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
@@ -119,7 +118,6 @@ def _download(
     tickers: Sequence[str],
     fetch: PartialFetch,
     request: Mapping[str, Any],
-    base_url: str | None,
     deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
@@ -127,7 +125,7 @@ def _download(
     require_number("deadline", deadline, 0)
     if fetch.bars.keys() >= set(tickers):
         return {}
-    client = Client(request["start"], request["stop"], deadline=deadline, base_url=base_url)
+    client = Client(request["start"], request["stop"], deadline=deadline)
     return gather(tickers, client.ask, fetch, ends=client.ends, report=report)
 
 

@@ -1,4 +1,4 @@
-"""Requests bars through yfinance, with a session that records each answer and can use another server."""
+"""Requests bars through yfinance, with a session that records each answer."""
 
 import logging
 import math
@@ -14,12 +14,14 @@ import yfinance
 from curl_cffi.requests import Response, Session
 from yfinance.data import YfData
 
-from finpod.errors import DataError, InputError, first_line
+from finpod.errors import DataError, first_line
 
 CHART = "/v8/finance/chart/"
 COLUMNS = ("Open", "High", "Low", "Close", "Adj Close", "Volume", "Dividends", "Stock Splits")
 """Columns of a ticker in yfinance's table under auto_adjust=False, actions=True."""
 YAHOO = "https://query2.finance.yahoo.com"
+SERVER: str | None = None
+"""Address that replaces Yahoo's servers in all requests, for tests."""
 SECONDS = 10.0
 """Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
 
@@ -41,21 +43,17 @@ class Missing(NamedTuple):
 class Client:
     """Requests daily bars over [first, stop): unadjusted, with adjusted close, dividends and splits.
 
-    `base_url` replaces Yahoo's servers in all requests, including those for cookies and crumbs. Raises DataError if the server
-    cannot be reached, InputError for an invalid address.
+    Raises DataError if Yahoo cannot be reached.
     """
 
-    def __init__(self, first: str, stop: str, *, deadline: float, base_url: str | None = None) -> None:
-        if base_url is not None and not base_url.startswith(("http://", "https://")):
-            text = f"{base_url!r} is not the address of a server; write it as http://127.0.0.1:8000"
-            raise InputError(text, argument="base_url")
+    def __init__(self, first: str, stop: str, *, deadline: float) -> None:
         self._first, self._stop = first, stop
-        self._session = _Session(base_url)
+        self._session = _Session()
         try:
             self._session.get(YAHOO)
         except Exception as error:
             raise DataError(
-                f"cannot reach {base_url or YAHOO} ({first_line(error)}); check the network, or use a file, a snapshot or the "
+                f"cannot reach {SERVER or YAHOO} ({first_line(error)}); check the network, or use a file, a snapshot or the "
                 "sample"
             ) from error
         self.ends = self._session.ends = time.monotonic() + deadline
@@ -91,22 +89,22 @@ class Client:
 
 
 class _Session(Session):
-    """yfinance's session with a deadline, a replaceable server, and the last answer for each symbol.
+    """yfinance's session with a deadline, and the last answer for each symbol.
 
     The answers distinguish a rate limit, a broken network and an unknown symbol. yfinance calls all of them "possibly
     delisted".
     """
 
-    def __init__(self, base_url: str | None) -> None:
+    def __init__(self) -> None:
         super().__init__(impersonate="chrome")
-        self._server, self.ends = base_url, math.inf
+        self.ends = math.inf
         self.answers: dict[str, Response | Exception] = {}
 
     def request(self, method: Any, url: str, *args: Any, **options: Any) -> Response:
         address = urlsplit(url)
         symbol = address.path.partition(CHART)[2]
-        if self._server is not None:
-            url = self._server.rstrip("/") + address._replace(scheme="", netloc="").geturl()
+        if SERVER is not None:
+            url = SERVER + address._replace(scheme="", netloc="").geturl()
         left = self.ends - time.monotonic()
         try:
             if left <= 0:
