@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from made_commands import ENVIRONMENT, run
 from made_results import make_result
+from test_package import HEAVY
 from typer.main import get_command
 
 import finpod
@@ -18,7 +19,6 @@ from finpod.cli import _command, app, console, deploy, options, settings
 from finpod.errors import InputError
 from finpod.market.load import save_snapshot
 
-HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
 BACKTEST = "backtest equal-weight --market sim"
 TRAIN = "train stocks --market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
 NEW = f"{TRAIN} --out strategies/x"
