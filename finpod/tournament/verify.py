@@ -36,21 +36,18 @@ def verify_log(path: str | Path) -> Leaderboard:
 class _Derived(TrialLog):
     """A log whose trials are recomputed from the lines before them."""
 
-    plan, levels, measure = Plan(), list[int](), ""
+    plan: Plan
     evolver: Evolver | None = None
 
     def _take(self, record: Mapping[str, Any]) -> None:
         kind, ended = record["kind"], len(self.board.log)
         if kind == "begin":
-            header = record["header"]
-            self._require(
-                header["format"] == FORMAT, f"has the format {header['format']!r}; only {FORMAT!r} can be verified"
-            )
-            self.plan, learner, space = Plan.from_dict(header["plan"]), header["learner"], Space(**header["space"])
-            self.levels, self.measure, self.board.run = header["levels"], header["measure"], self.plan.seed
-            config = LEARNERS[learner].Config(**header["config"])
-            rate, seed = self.plan.restart_rate, self.plan.seed
-            self.evolver = Evolver(seed=seed, config=config, space=space, restart_rate=rate, learner=learner)
+            header, form = record["header"], record["header"]["format"]
+            self._require(form == FORMAT, f"has the format {form!r}; only {FORMAT!r} can be verified")
+            plan, learner, space = Plan.from_dict(header["plan"]), header["learner"], Space(**header["space"])
+            config, rate = LEARNERS[learner].Config(**header["config"]), plan.restart_rate
+            self.evolver = Evolver(seed=plan.seed, config=config, space=space, restart_rate=rate, learner=learner)
+            self.plan, self.board.run = plan, plan.seed
         elif self.evolver is None:
             self._require(False, "comes before the line with the settings of the tournament")
         elif kind == "draw":
@@ -92,10 +89,10 @@ class _Derived(TrialLog):
         self._require(0 <= number < len(self.board.trials), f"is about trial {number}, which was never drawn")
         trial = self.board.trials[number]
         self._require(trial.state == "open", f"is about trial {number}, which had ended before")
-        end, at = self.levels[trial.level - 1], f"has trial {number} at {steps} steps"
+        end, at = self.header["levels"][trial.level - 1], f"has trial {number} at {steps} steps"
         if kind == "checkpoint":
             self._require(0 < record["steps"] < end, f"{at}, which is not inside its round")
         elif kind == "submit":
             self._require(steps == end, f"{at}, but its round ends at {end}")
-            same = record["score"] == record["metrics"][self.measure]
+            same = record["score"] == record["metrics"][self.header["measure"]]
             self._require(same, f"has score {record['score']} for trial {number}, which differs from its metrics")
