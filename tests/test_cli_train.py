@@ -1,7 +1,7 @@
 """`finpod train`: options, --check, stop rules, failures and Ray. Resuming is in test_cli_resume.py."""
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -117,7 +117,11 @@ def ray_killed(process, *pieces):
         me = psutil.Process(child.pid)
 
         def processes():
-            return {one.name().removeprefix("./"): one for one in me.children(recursive=True)}
+            found = {}
+            for one in me.children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    found[one.name().removeprefix("./")] = one
+            return found
 
         wait_until(lambda: any(name.startswith("ray::finpod-pod") for name in processes()), 120)
         family = me.children(recursive=True)
