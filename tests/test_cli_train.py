@@ -126,7 +126,7 @@ def ray_killed(process, *pieces):
         wait_until(lambda: any(name.startswith("ray::finpod-pod") for name in processes()), 120)
         family = me.children(recursive=True)
         next(one for name, one in processes().items() if name.startswith(process)).kill()
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=120)
         yield child.returncode, err
         psutil.wait_procs(family, timeout=90)
         assert not [one for one in family if one.is_running()]
