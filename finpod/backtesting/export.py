@@ -60,7 +60,7 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
         transactions=_dated(trades.set_index("date")) if len(trades) else None,
         benchmark=_steps(bars, result.benchmark) if len(bars) > 1 else None,
         equal_weight=_steps(daily.equal_weight_equity.dropna(), "equal weight"),
-        notes=tuple(_notes(result, positions.shape[1], len(bars), len(daily.equity))),
+        notes=tuple(_notes(result, positions.shape[1], len(bars))),
     )
 
 
@@ -111,23 +111,16 @@ def _dated(table: Any) -> Any:
     return table.set_axis(days.tz_localize("UTC"))
 
 
-def _notes(result: BacktestResult, assets: int, bars: int, closes: int) -> list[str]:
-    amounts = result.trades["shares"]
+def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:
     notes = {
         "no positions: no asset was held at any close": assets == 0,
         "no transactions: there were no trades": len(result.trades) == 0,
-        "no benchmark: the run has no benchmark": not result.has_benchmark,
-        f"no benchmark: {result.benchmark} has fewer than two bars in the window": result.has_benchmark and bars < 2,
-        f"the benchmark {result.benchmark} has {bars:,} of {closes:,} bars; a return after missing bars spans the gap": (
-            2 <= bars < closes
-        ),
-        "intraday returns are compounded to sessions, and a transaction has the date of its session": (
-            result.is_intraday
-        ),
+        "no benchmark: it has fewer than two bars in the window": bars < 2,
+        "intraday returns are compounded to sessions, and a transaction has the date of its session": result.is_intraday,
         f"the data have {result.sessions_per_year:g} sessions a year; pass this number to pyfolio and empyrical "
         "(annualization=) and quantstats (periods=), which assume 252": result.sessions_per_year != 252,
         "the shares are fractional, but pyfolio's round trips need whole shares: do not pass round_trips": bool(
-            (amounts != amounts.round()).any()
+            (result.trades["shares"] % 1 != 0).any()
         ),
     }
     return [note for note, holds in notes.items() if holds]

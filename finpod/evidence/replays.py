@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -118,8 +119,7 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
     trade back to its own weights alone exceeds the turnover, the portfolio makes only a part of that trade. Differences left
     by a fill are corrected by later trades. The seed is fixed, so results repeat.
     """
-    among = (window.execution.member & window.execution.has_bar).numpy()
-    eligible = among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
+    eligible = _eligible(path, window)
     for reason, holds in (
         ("intraday", window.market.bars_per_session > 1),
         ("never_traded", not len(eligible)),
@@ -136,11 +136,16 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:
     """Return the path of `accounts` random portfolios that trade on the same days as the account of `path`."""
-    rows = window.decision_rows[path.turnover.numpy() > 0]
-    eligible = (window.execution.member & window.execution.has_bar).numpy()[rows].sum(axis=1)
+    eligible = _eligible(path, window)
     spreads = _spread_table(int(np.median(eligible[eligible > 1])))
     decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, seed]))
     return simulate(window.execution, window.first, window.last, decide, terms, (accounts,))
+
+
+def _eligible(path: Path, window: Window) -> Array:
+    """Return the number of members with a bar on the day of each decision that traded."""
+    among = (window.execution.member & window.execution.has_bar).numpy()
+    return among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
 
 
 def turned(
@@ -229,6 +234,7 @@ class _Decisions:
         return (moved.sum(-1) / value(before.cash, before.shares, price).clamp(min=1e-300)).numpy()
 
 
+@cache
 def _spread_table(names: int) -> Array:
     """Return the effective number of assets / `names` of log-normal weights, for each of `_SPREADS` [S]; decreasing."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
