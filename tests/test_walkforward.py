@@ -146,6 +146,11 @@ def test_d12_d24_all_trials_are_counted_and_each_seed_is_followed_through_all_se
     assert done.result.spread["count"]["sharpe"] == 2
 
 
+def test_the_anchor_may_be_weights(market, out):
+    weights = np.where(market.member & market.has_bar, 1 / market.shape[1], 0.0)
+    assert run(market, out, anchor=weights, end=market.dates[FIRST + 50]).anchor == "extra:anchor"
+
+
 # --- folders
 
 

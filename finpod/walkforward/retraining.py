@@ -19,6 +19,7 @@ from finpod.result import BacktestResult
 from finpod.tournament.log import differences, unfinished
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import part_of
+from finpod.trading.anchors import with_anchor
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
@@ -64,6 +65,8 @@ def walk_forward(
             f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market", argument="task"
         )
     require_free_for(out, overwrite=overwrite, resume=resume)
+    if not isinstance(training.get("anchor", ""), str):
+        market, training["anchor"] = with_anchor(market, training["anchor"])
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
     segments = schedule(market, **windows, hold=hold, fill=fill, expanding=expanding, **between)
