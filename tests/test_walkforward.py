@@ -98,6 +98,7 @@ def test_d12_the_strategy_passes_the_audit(market, done):
     [
         ({"embargo": -1}, "embargo is -1"),
         ({"task": "bonds"}, "'bonds'"),
+        ({"check": True}, "check is"),
         ({"features": ["retrun_5"]}, "'retrun_5'"),
         ({"resume": True}, "wf.unfinished"),
     ],

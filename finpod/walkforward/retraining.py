@@ -64,6 +64,8 @@ def walk_forward(
         raise InputError(
             f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market", argument="task"
         )
+    if name := next((name for name in ("check", "fork") if training.get(name)), None):
+        raise InputError(f"{name} is an argument of finpod.train alone; leave it out", argument=name)
     require_free_for(out, overwrite=overwrite, resume=resume)
     if not isinstance(training.get("anchor", ""), str):
         market, training["anchor"] = with_anchor(market, training["anchor"])
