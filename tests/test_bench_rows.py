@@ -100,7 +100,7 @@ def test_agents_are_joined_into_a_table(small, tmp_path):
     lines = list(agents.table(made))
     assert [(line["learner"], line["anchor"]) for line in lines] == [
         *product(["apg-linear", "ppo"], ["equal-weight", "dollar-volume"]),
-        *((name, "over equal weight") for name in ("equal-weight, weekly", "dollar-volume, weekly", "benchmark")),
+        *((name, "equal-weight") for name in ("equal-weight, weekly", "dollar-volume, weekly", "benchmark")),
     ]
     assert list(agents.table(again)) == lines[2:]
     figures = [row["test"]["turnover"] for row in again if row.get("anchor") == "equal-weight"]
@@ -157,7 +157,7 @@ def test_rates_are_counted_beside_their_interval():
     (line,) = skill.false_skill([{**row, "code": code} for code in codes])
     assert "| simulated | apg | 200 | 2.5% | 0.8% to 7.2% | yes | 1.5% | 2.00% | 3.0 |" in markdown([line])
     none = [{**row, "code": "worse"}] * 30
-    assert [line["has 2.5 %"] for line in skill.false_skill(none)] == ["no"]  # 0 of all fails, whatever the interval
+    assert [line["contains 2.5 %"] for line in skill.false_skill(none)] == ["no"]  # 0 of all fails, whatever the interval
     power = [
         {"world": "1.0", "rule": rule, "code": code, "ratio": ratio, "seconds": 0.3}
         for rule, code, ratio in (("informed", "more_than_luck", 1.0), ("apg", "not_distinguishable", 0.6))
@@ -171,6 +171,6 @@ def test_rates_are_counted_beside_their_interval():
 def test_luck_is_called_skill_one_time_in_forty_and_skill_is_seen_as_often_as_it_should_be(shared):
     real = str(shared / "data" / "nasdaq100_daily.parquet")
     made = skill.run(skill.cells(["apg", "informed"], real), real, skill.FOLDER, jobs=usable_cores())
-    false = [line["has 2.5 %"] for line in skill.false_skill(made)]
-    seen = [line["has it"] for line in skill.power(made) if line["rule"] == "informed"]
+    false = [line["contains 2.5 %"] for line in skill.false_skill(made)]
+    seen = [line["contains it"] for line in skill.power(made) if line["agent"] == "informed"]
     assert (false, seen) == (["yes"] * 2, ["yes"] * 4)

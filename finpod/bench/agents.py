@@ -196,7 +196,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
         yield {"learner": learner, "anchor": anchor, **_of_agents(group, factors)}
     for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
         cells = _of_rule(rule[name], rule[f"{ANCHORED[0]}, weekly"], factors)
-        yield {"learner": name, "anchor": "over equal weight", **cells}
+        yield {"learner": name, "anchor": "equal-weight", **cells}
 
 
 def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:

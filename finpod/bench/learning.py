@@ -100,8 +100,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 "steps": f"{seeds[0]['steps']:,}",
                 "mean return of each seed (sd over 20 episodes)": ", ".join(each),
                 "median": f"{median(scores):.0f}",
-                "goal": str(GOALS.get(name, "none")),
-                "seconds": f"{min(spent):.0f} to {max(spent):.0f}",
+                "target": str(GOALS.get(name, "none")),
+                "training seconds": f"{min(spent):.0f} to {max(spent):.0f}",
             }
         )
     return markdown(lines)

@@ -187,7 +187,7 @@ def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, 
     hits = sum(row["code"] == Code.MORE for row in group)
     low, high = binomtest(hits, len(group)).proportion_ci(level, "wilson")
     interval = {f"{100 * level:.0f} % interval": f"{low:.1%} to {high:.1%}"}
-    return low, high, {"markets": str(len(group)), "called skill": f"{hits / len(group):.1%}", **interval}
+    return low, high, {"markets": str(len(group)), "called skilled": f"{hits / len(group):.1%}", **interval}
 
 
 def compared(markets: int, fits: bool) -> str:
@@ -203,10 +203,10 @@ def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
             "without signal": world,
             "learner": rule,
             **cells,
-            "has 2.5 %": compared(len(group), 0 < low <= 0.025 <= high),
-            "worse": f"{sum(row['code'] == Code.WORSE for row in group) / len(group):.1%}",
-            "tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
-            "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+            "contains 2.5 %": compared(len(group), 0 < low <= 0.025 <= high),
+            "called worse": f"{sum(row['code'] == Code.WORSE for row in group) / len(group):.1%}",
+            "median tracking error": f"{np.median([row['tracking_error'] for row in group]):.2%}",
+            "CPU s a market": f"{np.mean([row['seconds'] for row in group]):.1f}",
         }
 
 
@@ -219,13 +219,13 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
         theory = NormalDist().cdf(float(world) * math.sqrt(years) - 1.96)
         yield {
             "net ratio": world,
-            "rule": rule,
+            "agent": rule,
             **cells,
-            "theory": f"{theory:.1%}",
-            "has it": compared(len(group), low <= theory <= high),
+            "expected": f"{theory:.1%}",
+            "contains it": compared(len(group), low <= theory <= high),
             "mean ratio": f"{mean[world, rule]:.2f}",
-            "kept": f"{mean[world, rule] / mean.get((world, INFORMED), math.nan):.2f}",
-            "seconds": f"{np.mean([row['seconds'] for row in group]):.1f}",
+            "share of informed": f"{mean[world, rule] / mean.get((world, INFORMED), math.nan):.2f}",
+            "CPU s a market": f"{np.mean([row['seconds'] for row in group]):.1f}",
         }
 
 
