@@ -170,7 +170,9 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     """Return the `top` largest drawdowns of a curve [T] at `dates` [T], largest first. Missing values are skipped."""
     curve, days = _array(equity), session_dates(dates)
     if curve.ndim != 1 or curve.shape != days.shape:
-        raise InputError(f"the curve has shape {curve.shape} and the dates {days.shape}; both must be one series")
+        raise InputError(
+            f"the curve has shape {curve.shape} and the dates {days.shape}; pass one-dimensional series of equal length"
+        )
     known = np.isfinite(curve)
     curve, days = curve[known], days[known]
     depth = drawdowns(curve)

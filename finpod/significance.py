@@ -1,7 +1,8 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
 The intervals come from a stationary block bootstrap (Politis and Romano 1994): days are drawn with replacement in blocks of
-random length, which preserves the dependence between neighbouring days. All series use the same days.
+random length, which preserves the dependence between neighbouring days. A difference between two series
+uses the same days of both.
 """
 
 from __future__ import annotations

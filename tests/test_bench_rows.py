@@ -156,8 +156,8 @@ def test_rates_are_counted_beside_their_interval():
     row = {"world": skill.SIMULATED, "rule": "apg", "tracking_error": 0.02, "seconds": 3.0}
     (line,) = skill.false_skill([{**row, "code": code} for code in codes])
     assert "| simulated | apg | 200 | 2.5% | 0.8% to 7.2% | yes | 1.5% | 2.00% | 3.0 |" in markdown([line])
-    none = [{**row, "code": "worse"}] * 30
-    assert [line["contains 2.5 %"] for line in skill.false_skill(none)] == ["no"]  # 0 of all fails, whatever the interval
+    none = [{**row, "code": "worse"}] * 30  # 0 of all fails, whatever the interval
+    assert [line["contains 2.5 %"] for line in skill.false_skill(none)] == ["no"]
     power = [
         {"world": "1.0", "rule": rule, "code": code, "ratio": ratio, "seconds": 0.3}
         for rule, code, ratio in (("informed", "more_than_luck", 1.0), ("apg", "not_distinguishable", 0.6))

@@ -84,7 +84,7 @@ def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return the label of each figure and its cells: runs, then rivals. A cell is empty if a rival lacks the figure."""
+    """Return label and cells of each row of the table: a cell for each run, then one for each `Rival`, empty if undefined."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 

@@ -224,7 +224,7 @@ def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
 
 
 def _of_rule(returns: Array, base: Array, factors: Array) -> dict[str, str]:
-    """Return the cells of a rule: its excess over equal weight, and alpha after regression on known factors."""
+    """Return the table cells of a rule: excess over equal weight, ratios, and alpha from a regression on known factors."""
     over = returns - base
     constant, t = alpha(returns, factors, YEAR)
     return {
@@ -250,7 +250,7 @@ def main(
     learners: Annotated[list[str] | None, typer.Argument(help=f"Learners; by default {', '.join(KINDS)}.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute missing rows, and print a table of the fixed window and one of the walk-forward."""
+    """Compute the rows that the folder lacks, and print a table of the fixed window and one of the walk-forward."""
     market = load_market(prices, members=members)
     for periods in ([FIXED], YEARS):
         rows = run(market, learners or list(KINDS), folder, periods)

@@ -247,7 +247,7 @@ def main(
     jobs: Annotated[int | None, typer.Option("-j", min=1, help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute missing rows and print the tables that have rows."""
+    """Compute the rows that the folder lacks, and print each table that is not empty."""
     wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)

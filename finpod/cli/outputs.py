@@ -1,4 +1,7 @@
-"""Outputs of a run: `backtests/NAME/` and `reports/NAME.html`. They are checked before the run; the folder is written first."""
+"""Outputs of a run: `backtests/NAME/` and `reports/NAME.html`. The paths are checked before the run.
+
+The folder is written before the report.
+"""
 
 from __future__ import annotations
 

@@ -83,7 +83,10 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Return the options, completed from the log of a resumed or forked run; what the log records; and True if resumed."""
+    """Return the options, the settings that the log records (None without a log to read), and True if a run is resumed.
+
+    Options that were not typed are taken from the log of the resumed or forked run.
+    """
     from finpod.tournament.run_folder import driven, may_begin, recorded_of
 
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))

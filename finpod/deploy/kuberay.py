@@ -79,7 +79,9 @@ class Workers(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.least > self.most:
-            raise InputError(f"{self.name} workers are {self.least}:{self.most}; give LEAST:MOST, such as 0:8")
+            raise InputError(
+                f"{self.name} workers are {self.least}:{self.most}, the minimum above the maximum; give LEAST:MOST"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +158,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
         # a folder below the mount path: the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{one.mount}/") for one in cluster.claims):
             raise InputError(
-                f"--out {out} is lost when the pod exits; mount a volume, --claim NAME:/runs, and write there (--out /runs/...)"
+                f"--out {out} is not below the mount path of a volume, so it would be lost; pass --claim NAME:/runs --out /runs/..."
             )
     return _manifest("RayJob", name, cluster, entrypoint=line)
 

@@ -93,7 +93,7 @@ class Attribution:
 
 
 def attribute(result: BacktestResult) -> Attribution:
-    """Return the attribution of a result. It works for any result: of one day, without trades, or ruined."""
+    """Return the attribution of a result. Also works for a single day, without trades, and for a ruined account."""
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
     curves = {"strategy": result.equity} | {

@@ -151,11 +151,12 @@ def _eligible(path: Path, window: Window) -> Array:
 def turned(
     latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Return target weights [R, n], the fraction [R] of the trade to make, and the z [R, n] of the targets.
+    """Return target weights [R, n], the fraction [R] of the trade to make, and the scores z [R, n] of the targets.
 
-    The turnover of the trade is `budget` [R]: the sum of |target - current| [R, n], plus `beside` [R], the weight in other
-    assets, which are sold. The new z is cos(a) `latent` + sin(a) `noise`, with the angle a in [0, pi] found by bisection. If
-    a trade to the weights of `latent` has a larger turnover, z is `latent` and the fraction is below 1.
+    The weights are proportional to exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`. The angle
+    a in [0, pi] is found by bisection such that the turnover of the trade is `budget` [R]. The turnover is the sum of
+    |target - current|, plus `beside` [R], the weight in other assets, which are sold. If the turnover at a = 0 already exceeds
+    `budget`, z is `latent`, and only a fraction of the trade is made.
     """
 
     def weights(angle: Array) -> Array:

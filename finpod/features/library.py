@@ -240,9 +240,10 @@ def commodity_channel(bars: Bars, window: int) -> Tensor:
 
 
 def directional_movement(bars: Bars, window: int) -> Tensor:
-    """Return 100 |P - M| / (P + M) [T, N], the directional movement index; NaN without directional move.
+    """Return 100 |P - M| / (P + M) [T, N], the directional movement index; NaN without any such move.
 
-    P and M are the EMA of the up moves of h and of the down moves of l that exceed the other. The true range cancels.
+    P is the EMA of the rises of h that exceed the fall of l, M that of the falls of l that exceed the rise of h; other moves
+    count as zero. The true range of the usual definition cancels.
     """
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))

@@ -76,7 +76,9 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
         else:
             available[name] = feature
     if not available:
-        lacking = f"no feature is left: these data lack the tables for {', '.join(left_out)}; choose other features"
+        lacking = (
+            f"no feature is left: this market lacks columns that {', '.join(left_out)} need; choose other features"
+        )
         raise InputError(
             lacking if left_out else "features is empty; leave it out for the default set", argument="features"
         )
@@ -84,7 +86,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
 
 
 def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
-    """Return raw features [T, N, F] float32, those that `resolve` returns; NaN without a bar and during warm-up.
+    """Return the unscaled values [T, N, F] float32 of the features that `resolve` selects.
 
     Raises InputError as `resolve` does, and for a function whose result is not [T, N].
     """
@@ -176,7 +178,7 @@ def _expand(features: Features) -> list[Feature]:
         if callable(feature):
             if name_of(feature) in {*FEATURES, *SETS, "<lambda>"}:
                 raise InputError(
-                    f"a feature function cannot be called {name_of(feature)}; define it under another name",
+                    f"a feature function cannot have the name {name_of(feature)}; define it under another name",
                     argument="features",
                 )
             single.append(feature)

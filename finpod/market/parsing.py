@@ -157,8 +157,8 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
     """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
-    Accepts currency signs before or after the number, thousands separated by the other mark, a space or an apostrophe, and
-    exponents; in volumes also 1.5K, 1.5M, 1.5B and 1.5T.
+    Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an apostrophe, or
+    the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T.
     """
     column = plain(column)
     if not is_text(column):

@@ -235,7 +235,7 @@ def _key(name: str) -> str:
 def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
-    """Return benchmark and calendar, with "auto" replaced by the value of the members' index, or else of `DEFAULT`."""
+    """Return benchmark and calendar. "auto" is replaced by that of the index of `membership`, or of the index `DEFAULT`."""
     index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 

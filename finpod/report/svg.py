@@ -150,7 +150,7 @@ def _draw_lines(axes: Axes, shown: Shown) -> None:
 
 
 def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes]:
-    """Return a figure with one pair of axes, of half the width of the page or, if `wide`, of all of it. `height` is in inches."""
+    """Return a figure and its axes. The figure is half as wide as the page, or as wide if `wide`. `height` is in inches."""
     width = 8.0 if wide else 5.0
     figure = Figure(figsize=(width, height))
     left, bottom = 0.58 / width, 0.26 / height

@@ -61,7 +61,7 @@ def working_time(places: Sequence[Placement]) -> WorkingTime:
 
 
 class Training:
-    """A run, with values that several parts of its page need."""
+    """A training run, with values that several sections and charts of the training page share."""
 
     def __init__(self, history: History) -> None:
         self.history, self.trials, self.ranked = history, history.trials, ranked(history.trials)

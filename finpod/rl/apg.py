@@ -184,7 +184,9 @@ class APG:
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """
         if not env.differentiable:
-            raise InputError(f"{type(env).__name__} is not differentiable with its settings; apg needs its gradient")
+            raise InputError(
+                f"apg needs a differentiable environment, and this {type(env).__name__} is not; use learner 'ppo'"
+            )
         obs, played = env.observe(), []
         with torch.enable_grad():
             for _ in range(self.config.num_steps):

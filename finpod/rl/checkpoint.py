@@ -80,7 +80,7 @@ class Checkpoint:
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists the differences, one per line
             text = (
-                f"the weights, stored by {self.versions}, do not fit the policy of this finpod ({reason}); train again"
+                f"the weights, stored by {self.versions}, do not fit the policy of this version ({reason}); train again"
             )
             raise CheckpointError(text) from error
 

@@ -190,10 +190,11 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 
 
 class MarketPolicy(AccountPolicy):
-    """Gaussian policy with mean action score + inertia * (the present holding as an action), and a value function.
+    """Gaussian policy with a value function.
 
-    The output layer starts at zero: an untrained policy holds the anchor (tilt) or equal weights of all assets and cash
-    (softmax), or does not trade (shares).
+    The mean action is score + inertia * h, where h is the action that keeps the current holdings. The output layer
+    starts at zero: an untrained policy holds the anchor (tilt) or equal weights of all assets and cash (softmax), or does not
+    trade (shares).
     """
 
     spec: PolicySpec

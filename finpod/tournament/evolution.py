@@ -1,6 +1,6 @@
 """`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
 
-Every choice depends only on the leaderboard and on a generator seeded with the number of the round or draw. It can therefore
+Every choice depends only on the leaderboard, the seed of the tournament and the number of the round or draw. It can therefore
 be recomputed from a log.
 """
 

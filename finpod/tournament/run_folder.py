@@ -255,9 +255,7 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
-            raise InputError(
-                f"{where} has another task, and scores would not be comparable: {change}; train under another name"
-            )
+            raise InputError(f"{where} has trials that would not be comparable: {change}; train under another name")
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(
