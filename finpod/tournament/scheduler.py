@@ -316,7 +316,7 @@ def tournament(
     scheduler.status.remark = remark
     board = scheduler.run()
     if board.log and all(trial.state == "failed" for trial in board.log):
-        raise FinpodError(f"every agent failed; reason of the last failure: {board.log[-1].reason}")
+        raise FinpodError(f"every agent failed; correct the reason of the last failure: {board.log[-1].reason}")
     progress("choosing", 1.0)
     return scheduler
 
