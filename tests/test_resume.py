@@ -12,7 +12,7 @@ from made_tournaments import content, hash_of, lines, names, process, refusal
 from finpod.ensemble import load_ensemble
 from finpod.errors import InputError
 from finpod.tournament import run_folder, scheduler
-from finpod.tournament.run_folder import may_begin, recorded_of
+from finpod.tournament.run_folder import driven, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
 from finpod.trading.ledger import Costs
@@ -219,6 +219,13 @@ def test_a_fork_of_nothing_and_one_over_another_run_are_refused(market, out, tmp
 
 
 # --- what there is, and what stays
+
+
+def test_a_run_is_driven_at_its_url_and_a_moved_folder_must_give_its_output(out):
+    assert driven("memory://bucket/run", None, None) == {"storage": "memory://bucket/run"}
+    moved = out.with_name("tiny.unfinished").rename(out.with_name("moved"))
+    assert driven(str(moved), None, out) == {"storage": str(moved)}
+    assert ".unfinished" in refusal(driven, str(moved), None, None)
 
 
 def test_an_unfinished_run_is_not_begun_anew_unless_it_is_allowed(market, out):
