@@ -106,14 +106,20 @@ def test_g11_days_on_which_both_symbols_have_the_same_price_count_once():
     assert_array_equal(market.close[:, 1], walk())
 
 
-def test_g11_an_old_symbol_that_another_company_took_is_left_alone():
-    days = pd.bdate_range("2022-08-08", periods=40)
-    tables = renamed(), bars("FB", 30.0 + rows[:40] / 10, days)
-    market = market_of(*tables)
+def test_g11_an_old_symbol_that_another_company_took_keeps_its_later_bars(tmp_path):
+    days = pd.bdate_range("2022-04-04", "2022-09-30")
+    later = bars("FB", 30.0 + rows[:40] / 10, days[days >= "2022-08-08"][:40])
+    (tmp_path / "members.csv").write_text(
+        "ticker,from,to_exclusive\nFB,2013-12-20,2022-06-09\nMETA,2022-06-09,\nAAA,2020-01-01,\n"
+    )
+    market = market_of(renamed()[DAYS < "2022-07-20"], later, members=tmp_path / "members.csv")
     assert market.tickers == ("AAA", "FB", "META")
-    assert suspicions(market)["renames that were not applied"] == [("FB", "2022-04-04")]
-    assert market_of(*tables, renames={"FB": "META"}).tickers == ("AAA", "META")
-    assert market_of(renamed()[DAYS >= DAY], tables[1]).tickers == ("AAA", "FB", "META")
+    new, other = market.has_bar[:, 2], market.has_bar[:, 1]
+    assert_array_equal(market.close[new, 2], walk()[DAYS < "2022-07-20"])
+    assert_array_equal(market.close[other, 1], later["close"])
+    assert market.dates[other][0] == np.datetime64("2022-08-08")
+    assert market.member[:, 2].all()  # members before the rename are those of the renamed listing
+    assert not market.member[:, 1].any()
 
 
 def test_g11_a_new_symbol_that_was_another_companys_is_left_alone():
@@ -125,7 +131,7 @@ def test_g11_a_new_symbol_that_was_another_companys_is_left_alone():
     other = bars("META", 12.0, pd.bdate_range("2022-01-03", "2022-01-28"))
     market = market_of(other, renamed())
     assert market.tickers == ("AAA", "FB", "META")
-    assert suspicions(market)["renames that were not applied"] == [("FB", "2022-04-04")]
+    assert suspicions(market)["renames that were not applied"] == [("META", "2022-01-03")]
     assert market_of(other, renamed(), renames={"FB": "META"}).tickers == ("AAA", "META")
 
 

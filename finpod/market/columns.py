@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,38 +20,52 @@ NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "s
 """Names of the numbers that a bar may have; only `close` is required."""
 
 _WORDS = {
-    "dates": """date datetime timestamp dates day tradedate tradingday session datadate caldt dlycaldt exchangedate
-    observationdate asofdate dtyyyymmdd windowstart opentime beginsat time localtime unix ts dt""",
-    "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol tscode stockcode code instrument
-    instrumentid security securityid asset assetid underlying underlyingsymbol stock stockid ric permno sid secid gvkey isin
-    figi cusip sedol""",
-    "descriptions": "name names company companyname comnam issuer stockname securityname brandname",
-    "others": """adjopen adjhigh adjlow adjvolume adjusted vwap bid ask trades transactions turnover amount change
-    changepercent pctchange chg ret return returns openinterest openint marketcap currency exchange market country sector
-    industry industrytag per period interval time note notes series source capitalgains tickvol factor member benchmarkclose
-    benchmarkopen""",
+    "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
+    dlycaldt exchangedate observationdate pricedate quotedate asofdate businessdate dtyyyymmdd windowstart opentime
+    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp t ts dt datum fecha data""",
+    "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol actsymbol tscode stockcode seccode
+    securitycode code instrument instrumentid instrumentcode security securityid asset assetid underlying
+    underlyingsymbol underlyingticker stock stockid contract pair currencypair coin scrip scripcode ric permno sid secid
+    gvkey isin figi cusip ncusip sedol wkn""",
+    "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
+    longname brandname""",
+    "others": """adjopen adjhigh adjlow adjvolume unadjustedvolume vwap average avg mid bid ask spread trades tradecount
+    count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime pctchange
+    pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout sharesoutstanding
+    prevclose preclose previousclose currency exchange mic market country sector industry industrytag per period interval
+    frequency timeframe time label note notes comment series source variation var + capitalgains tickvol factor member
+    benchmarkclose benchmarkopen year month""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
 """Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
 is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
 
-_ANY_PRICE = "last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value"
+_CLOSES = {
+    "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
+    "last": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
+    ultimo""",
+}
 _SPELLINGS = {
-    "open": "open openprice pxopen openprc dlyopen prcod",
-    "high": "high highprice pxhigh askhi dlyhigh prchd",
-    "low": "low lowprice pxlow bidlo dlylow prcld",
-    "close": f"close closeprice closingprice closelast {_ANY_PRICE}",
-    "adj_close": "adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice adjustedprice",
-    "volume": "volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty",
+    "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
+    ouverture apertura abertura""",
+    "high": "high highprice pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima",
+    "low": "low lowprice pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima",
+    "close": f"{_CLOSES['close']} {_CLOSES['last']}",
+    "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
+    adjustedprice adjusted adj""",
+    "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty volumen volumes
+    stucke""",
     "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 """Field -> words for it, the preferred word first. If several columns match a field, the first in this order is read."""
-ANY_PRICE = frozenset(_ANY_PRICE.split())
+ANY_PRICE = frozenset(_CLOSES["last"].split())
 """Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
+_LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
+"""Single-letter column names, as in JSON interfaces -> fields."""
 _KNOWN = frozenset((*_OTHERS, *_FIELDS))
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -61,8 +76,10 @@ _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.
 
 
 def word(label: Any) -> str:
-    """Return the label in lower case without numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
-    return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()\ufeff-]+", "", str(label).strip().lower())
+    """Return the label in lower case without accents, numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
+    text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
+    text = "".join(character for character in text if not unicodedata.combining(character))
+    return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
 
 
 def field_of(label: Any) -> str | None:
@@ -75,6 +92,13 @@ def fields_of(labels: Iterable[Any]) -> dict[str, str]:
     words = {word(label) for label in labels}
     read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
     return {spelled: field for field, spelled in read.items() if spelled is not None}
+
+
+def _spelled_out(labels: Sequence[str]) -> list[str]:
+    """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
+    known = {*DATES, *TICKERS, *DESCRIPTIONS, *_OTHERS}
+    bars = {"o", "h", "l", "c"} <= set(labels) and all(label in _LETTERS or word(label) in known for label in labels)
+    return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
 
 
 def is_unnamed(label: Any) -> bool:
@@ -147,10 +171,11 @@ class Column:
         return self.kind in ("text", "whole")
 
 
-def listed(columns: Sequence[Column]) -> str:
-    """Return the labels of columns as text for a message."""
+def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
+    """Return the labels of columns as text for a message, after the word `one` or, for more than one column, `several`."""
     more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
-    return ", ".join(column.label or "(no name)" for column in columns[:_LISTED]) + more
+    labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
+    return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
@@ -163,6 +188,7 @@ def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
             columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
     body = frame.reset_index(drop=True)
     header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
+    header = header if len(header) == 2 else [_spelled_out(header[0])]
     for position, labels in enumerate(zip(*header, strict=True)):
         values = plain(body.iloc[:, position])
         named = [label for label in labels if not is_unnamed(label)]
@@ -188,8 +214,10 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     if not ranks:
         ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
     if not ranks[min(ranks)]:
-        text = f"{name} has no column of dates among {listed(columns)}" if columns else f"{name} has no column of dates"
-        raise DataError(f"{text}; add a column date, with one date per row")
+        if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
+            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
+        shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
+        raise DataError(f"{name} has no column date, nor another column of dates; {shown}")
     best, *others = ranks[min(ranks)]
     others += [column for rank in ranks.values() for column in rank if column.level]
     for other in others:

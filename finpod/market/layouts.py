@@ -27,6 +27,8 @@ from finpod.market.parsing import is_ticker, normal_ticker
 
 Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
+_MARKS = r"[_. |:-]"
+"""Characters between field and ticker in one label."""
 _TICKERS_A_WORD = 3
 """A wide table must have this many columns for each ticker that is also a word for a field, such as OPEN."""
 
@@ -56,7 +58,8 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     Levels of the row index count as columns. Unnamed columns of whole numbers are row numbers and are ignored; in a table
     without tickers they must not repeat.
 
-    - **two levels**: the level of the header that contains a close has the fields, the other level the tickers.
+    - **two levels**: the level of the header that contains a close has the fields, the other level the tickers. Labels such as
+      AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
     - **long**: a close and a column of tickers. That is `ticker_column`, or a column of text or whole numbers whose name is a
       word for tickers, or a level of text in a row index with dates.
     - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` names the asset.
@@ -74,10 +77,14 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     fields = _fields(labelled, name)
     if pairs and tickers is not None:
         raise DataError(f"{name} has tickers both in its header and in the column {tickers.label!r}; keep one of them")
-    unknown = [column for column in others if not column.known and _may_be_tickers(column)]
-    if unknown and not pairs and tickers is None and ticker is None:
-        text = f"{name} has columns of unknown meaning ({listed(unknown)}), which may contain tickers. {ask_for_tickers(columns)}"
-        raise DataError(text, argument="ticker_column")
+    if not pairs and tickers is None:
+        unknown = [c for c in others if not c.known and _may_be_tickers(c)]
+        if unknown and ticker is None:
+            shown = listed(unknown, "a column", "columns")
+            text = f"{name} has {shown} of unknown meaning, which may contain tickers. {ask_for_tickers(columns)}"
+            raise DataError(text, argument="ticker_column")
+        if "close" not in fields and (pairs := _split_labels(labelled, name)):
+            labelled = []
     if pairs:
         return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
     if tickers is None and "close" not in fields:
@@ -116,19 +123,22 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number" and not column.is_whole:
             raise DataError(f"{name} has a column of numbers without a name; name it, or remove it ({listed(columns)})")
-        fields = {field_of(text) for text in column.texts} if column.unnamed and column.kind == "text" else {None}
-        if None not in fields and (column is not tickers or "close" in fields):
-            raise DataError(
-                f"{name} has one value per row, and its column {column.label!r} names the field; make one column for each field "
-                "(frame.pivot)"
-            )
+        if (column.unnamed or not column.known) and column.kind == "text":
+            fields = {field_of(text) for text in column.texts}
+            if None not in fields and (column is not tickers or "close" in fields):
+                raise DataError(
+                    f"{name} has one value per row, and its column {column.label!r} names the field; make one column for each "
+                    "field (frame.pivot)"
+                )
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
     """Return field -> its column. Raises DataError if two columns have the same word for a field."""
+    flags = {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
+    usable = [c for c in columns if not (c.word in ("adjusted", "adj") and {text.lower() for text in c.texts} <= flags)]
     fields = {}
-    for spelled, field in fields_of(column.label for column in columns).items():
-        fields[field], *more = (column for column in columns if column.word == spelled)
+    for spelled, field in fields_of(column.label for column in usable).items():
+        fields[field], *more = (column for column in usable if column.word == spelled)
         if more:
             raise DataError(f"{name} has two columns for {field}; keep one")
     if not fields and len(columns) == 1 and columns[0].label == "0":  # a series that pandas made a table of
@@ -139,13 +149,15 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the two levels of the header.
 
-    The level that contains a close has the fields. If both contain one, the names of the levels decide. Raises DataError if
-    this leaves no level, or both.
+    The level that contains a close has the fields. If both contain one, the names of the levels decide, or else the level with
+    an unambiguous close such as "Close". Raises DataError if this leaves no level, or both.
     """
-    levels = [level for level in (0, 1) if any(field_of(pair[level]) == "close" for pair in pairs)]
+    closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
+    levels = [level for level in (0, 1) if closes[level]]
     if len(levels) == 2:
         tickers = [level for level, label in enumerate(names) if word(label) in TICKERS]
-        levels = [1 - tickers[0]] if len(tickers) == 1 else levels
+        certain = [level for level in (0, 1) if not closes[level] <= ANY_PRICE]
+        levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
     if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
     if len(levels) == 2:
@@ -162,20 +174,60 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     return numbers
 
 
+def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
+    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label contains both a close and a ticker.
+
+    Raises DataError if only some labels contain both, and for labels such as close_OPEN, in which either part may be the field.
+    """
+    for column in columns:
+        one, *rest = re.split(_MARKS, column.label, maxsplit=1)
+        fields = [field_of(part) for part in (one, *rest)]
+        if not column.known and rest and None not in fields and "close" in fields:
+            way_out = "give the table two columns, ticker and close"
+            label = f"{name}: its column {column.label}"
+            raise _ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
+    parts = [_split_label(column.label) for column in columns]
+    closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
+    if closes and None in parts:
+        fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
+        way_out = "write the labels of all columns in the same form"
+        raise _ambiguous(name, f"fields by ticker (see {fields_by})", f"closes by ticker (see {closes_by})", way_out)
+    return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
+
+
+def _split_label(label: str) -> tuple[str, str] | None:
+    """Return (field, ticker) for a label that contains both, in either order; None for other labels."""
+    if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
+        one, two = match.groups()
+        return (one, two) if field_of(one) else (two, one) if field_of(two) else None
+    cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
+    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # prefer the longest field
+    for field, ticker in (*fields_first, *((field, ticker) for ticker, field in cuts)):
+        if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
+            return field, ticker
+    return None
+
+
 def _left_out(columns: Sequence[Column]) -> list[str]:
     """Return a note on the columns that were ignored because their meaning is unknown, if there are any."""
     unknown = [column for column in columns if not column.known and column.kind != "blank"]
-    return [f"columns left out: {listed(unknown)}"] if unknown else []
+    return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
 
 
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column besides `close` may be another ticker's close.
 
-    That is any possible ticker, if the close has an ambiguous label such as LAST and there is no open, high and low (`is_bar`
-    False).
+    That is a label such as Close_AAPL. It is also any possible ticker if the close has an ambiguous label such as LAST and there
+    is no open, high and low (`is_bar` False).
     """
-    others = [c for c in columns if not c.known and is_ticker(normal_ticker(c.label))]
-    if others and close.word in ANY_PRICE and not is_bar:
+
+    def may_be_close(column: Column) -> bool:
+        parts = _split_label(column.label)
+        if parts is not None and field_of(parts[0]) == "close" and word(parts[0]) not in ANY_PRICE:
+            return True
+        return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
+
+    if others := [column for column in columns if not column.known and may_be_close(column)]:
         way_out = "give ticker= if all rows are bars of one asset, or else make a column ticker (frame.stack)"
         one = f"bars of one asset (see its column {close.label})"
         raise _ambiguous(name, one, f"closes by ticker (see {listed(others)})", way_out)
@@ -184,11 +236,6 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
 def _wide(columns: Sequence[Column], name: str) -> Numbers:
     """Return (close, ticker) -> values for a wide table. Raises DataError for a table that is not clearly wide."""
     for column in columns:
-        parts = re.split(r"[_. |:-]", column.label)
-        if not column.known and any(field_of(part) == "close" for part in parts):
-            raise DataError(
-                f"{name} has a label with a field and a ticker, {column.label}; give the table two columns, ticker and close"
-            )
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
             raise DataError(

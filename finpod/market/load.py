@@ -93,9 +93,9 @@ def load_market(
         bars, joins = join_renamed(bars, renames, name, log)
         symbols = bars["ticker"].cat.categories
         benchmark = None if benchmark is None else normal_ticker(benchmark)
-        for old, new in joins.items():
-            benchmark = new if benchmark == old else benchmark
-            membership = membership and membership.renamed(old, new)
+        for rename in joins:
+            benchmark = rename.new if benchmark == rename.old else benchmark
+            membership = membership and membership.renamed(rename)
         is_list = isinstance(members, Sequence) and not isinstance(members, str)
         if is_list and membership is not None:
             bars = bars[bars["ticker"].isin([benchmark, *membership.spelled_as(symbols).tickers])]
@@ -104,7 +104,8 @@ def load_market(
             bars,
             membership=membership,
             benchmark=benchmark,
-            manifest={"source": "file", "title": name, "path": name} | ({"renamed": joins} if joins else {}),
+            manifest={"source": "file", "title": name, "path": name}
+            | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
             log=log,
             name=name,
             allow_missing=allow_missing or not is_list,

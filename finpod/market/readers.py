@@ -1,4 +1,4 @@
-"""Reads parquet and CSV files as frames. Recognises separators and headers of one or two levels."""
+"""Reads parquet and CSV files as frames. Recognises separators, titles and headers of one or two levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
 from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, word
-from finpod.market.parsing import BLANK, holds_dates
+from finpod.market.parsing import BLANK, holds_dates, is_ticker, normal_ticker
 
 KINDS = (".parquet", ".csv")
 _HEAD = 1 << 16
@@ -30,7 +30,7 @@ _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.ti
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
     """Return one parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
 
-    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark. Its
+    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles. Its
     header may have two levels: fields above tickers, or tickers above fields. Raises InputError for other kinds of files and
     DataError for unreadable ones.
     """
@@ -84,10 +84,10 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
-    labels, levels, skipped = _header_of(
+    header = _header_of(
         [(at, [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]) for at, line in lines]
     )
-    names = [str(at) for at in range(len(labels))]
+    names = [str(at) for at in range(len(header.labels))]
     options = arrow_csv.ConvertOptions(
         null_values=_BLANK,
         true_values=[],
@@ -96,56 +96,80 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
         decimal_point=decimal,
         column_types={
             name: _TEXT
-            for name, label in zip(names, labels, strict=True)
-            if levels is None and (_stays_text(label) or word(label) == word(ticker_column))
+            for name, label in zip(names, header.labels, strict=True)
+            if header.levels is None and (_stays_text(label) or word(label) == word(ticker_column))
         },
     )
     table = arrow_csv.read_csv(
         source,
-        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=skipped),
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=header.lines),
         parse_options=arrow_csv.ParseOptions(delimiter=separator),
         convert_options=options,
     )
     frame = table.to_pandas(date_as_object=False)
-    return frame.set_axis(labels if levels is None else pd.MultiIndex.from_tuples(labels, names=levels), axis=1)
+    if header.levels is None:
+        return frame.set_axis(header.labels, axis=1)
+    return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
 
 
-def _header_of(rows: Sequence[tuple[int, list[str]]]) -> tuple[list[Any], list[str | None] | None, int]:
-    """Return the labels of the columns, the names of the levels, and the number of the first row, of a CSV.
+class _Header(NamedTuple):
+    """The lines before the first row of a CSV."""
 
-    `rows` are its first lines as (number, cells). In a header of two levels, a label is a pair (upper label, lower label). In a
-    header of one level, the levels have no names (None). Raises ValueError for a file without a header.
+    labels: list[Any]
+    """One label per column: text, or (upper label, lower label) in a header of two levels."""
+    levels: tuple[str | None, str | None] | None
+    """Names of the two levels of the header; None for one level."""
+    lines: int
+    """Number of lines of the file before the first row."""
 
-    The second line belongs to the header in two cases. One of the two lines begins with a word such as Ticker, and the other
-    line has fields. Or the third line has only the name of the index, as pandas writes it.
+
+def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
+    """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
+
+    A second line belongs to the header if it has tickers below fields, or fields below tickers. Fields are recognised by their
+    names. Tickers are recognised by the name of their level, by a following line with the name of the index, or because each
+    has a close and the first column has no value.
     """
-    upper, lower, third = [*(cells for _, cells in rows), [""], [""]][:3]
+    start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
+    if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
+        start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
+    upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
     if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
         raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
     followed = _names_the_index(third)
     labels: list[Any] = list(upper)
-    levels: list[str | None] | None = None
-    count = 1
-    if len(upper) == len(lower) > 1 and (followed or _is_second_line(upper, lower)):
-        upper = [_without_number(label) for label in upper]
-        labels = [(third[0] if followed else "", ""), *zip(upper[1:], lower[1:], strict=True)]
-        levels, count = [upper[0] or None, lower[0] or None], 3 if followed else 2
+    levels, count, blank = None, 1, ("", "")
+    if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
+        if word(lower[0]) in TICKERS:
+            upper = [_without_number(label) for label in upper]
+        for at in range(2, len(upper)):  # merged cells of a spreadsheet
+            upper[at] = upper[at] or upper[at - 1]
+        dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
+        labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
+        levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
     elif _names_the_index(lower):
         labels[0], count = lower[0], 2
-    if len(rows) > count:
-        number, values = rows[count]
+    if len(rows) > start + count:
+        number, values = rows[start + count]
         if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
-            labels.append(("", "") if levels else "")
-        return labels, levels, number
-    return labels, levels, rows[-1][0] + 1
+            labels.append(blank if levels else "")
+        return _Header(labels, levels, number)
+    return _Header(labels, levels, rows[-1][0] + 1)
 
 
-def _is_second_line(upper: list[str], lower: list[str]) -> bool:
-    """Return True if one of the two lines begins with a word such as Ticker, and the other line has fields."""
-    one, other = (line[0] != "" and word(line[0]) in TICKERS for line in (upper, lower))
-    fields = lower if one else upper
-    others = any(map(_is_date, lower)) or word(upper[0]) in (*DESCRIPTIONS, *DATES)
-    return one != other and not others and any(field_of(_without_number(label)) == "close" for label in fields[1:])
+def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
+    """Return True if the second line of a CSV belongs to its header (see `_header_of`)."""
+    called = word(lower[0]) in TICKERS and word(upper[0]) not in (*TICKERS, *DESCRIPTIONS, *DATES)
+    pairs = list(zip(upper[1:], lower[1:], strict=True))
+    closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
+    dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
+    below = {label for label in lower[1:] if label}
+    spelled = not {label.lower() for label in below} <= set(BLANK) and not numbers
+    tickers = spelled and all(is_ticker(normal_ticker(label)) for label in below)
+    if closes and not dated and (called or followed or (tickers and not lower[0] and below <= closes)):
+        return True
+    fields_below = any(field_of(label) == "close" for label in below) and not (dated or numbers)
+    return fields_below and (not closes or word(upper[0]) in TICKERS)
 
 
 def _without_number(label: str) -> str:

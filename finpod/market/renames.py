@@ -17,6 +17,7 @@ from finpod.market.data import as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
+from finpod.measures import Array
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
@@ -80,23 +81,21 @@ def read_renames(renames: Renames) -> list[Rename]:
     return rules
 
 
-def join_renamed(
-    bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
-) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return tidy bars with one series per renamed listing, under its newest symbol; and the applied renames, old -> new.
+def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
+    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless another company had the new one before. A rename with a
-    date does not apply if bars of the old symbol follow it after a pause, because they may belong to another company. Days on
-    which both symbols have the same price count once. Raises DataError if their prices differ on a day, and InputError for
-    circular renames and for a mapping without any ticker of the market.
+    bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the old
+    symbol follow the rename after a pause, they belong to another company and keep the symbol; only then does the returned
+    rename have a day. Days on which both symbols have the same price count once. Raises DataError if their prices differ on
+    a day, and InputError for circular renames and for a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
-        return bars, {}
+        return bars, []
     affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
     series = {str(symbol): part.set_index("date") for symbol, part in bars[affected].groupby("ticker", observed=True)}
-    joins = {rule.old: rule.new for rule in rules if _join(series, rule, log, name)}
+    joins = [join for rule in rules if (join := _join(series, rule, log, name)) is not None]
     tables = [part.assign(ticker=symbol).reset_index() for symbol, part in series.items()]
     joined = pd.concat([bars[~affected].astype({"ticker": object}), *tables], ignore_index=True)[bars.columns]
     return joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"}), joins
@@ -138,83 +137,91 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
     return applied
 
 
-def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> bool:
-    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one, if the rename applies.
+def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
+    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
 
-    Returns True if it does. Rows without a price are kept, since they may list a split or dividend.
+    Returns None if the rename does not apply. Rows without a price are kept, since they may list a split or dividend.
     """
-    if rule.old not in series:  # an earlier rename of a chain did not apply
-        return False
+    if rule.old not in series:  # all its bars were moved to another symbol
+        return None
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
     old, new = (part[part["close"] > 0] for part in tables)
-    both = old.index.intersection(new.index)
-    differs = (old.loc[both, "close"] / new.loc[both, "close"] - 1).abs().to_numpy() > ALIKE
-    if old.empty or not _applies(rule, old.index, new.index, len(both) > 0 and not differs.any(), differs.any(), log):
-        return False
+    moved = old if rule.day is None or old.empty else old[_is_of_listing(old.index, rule.day)]
+    both = moved.index.intersection(new.index)
+    differs = (moved.loc[both, "close"] / new.loc[both, "close"] - 1).abs().to_numpy() > ALIKE
+    if moved.empty or (rule.bundled and not _is_certain(rule, moved.index, new.index, both, differs.any(), log)):
+        return None
     if differs.any():
         day = both[differs][0]
         raise DataError(
             f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
             f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
         )
-    _log_join(rule, old, new, log)
-    del series[rule.old]
+    _log_join(rule, moved, new, log)
     without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
-    joined = pd.concat([part for part in (*without_price, *_on_one_scale(old, new, both)) if len(part)])
+    is_split_up = len(moved) < len(old)
+    rest = series.pop(rule.old).drop(moved.index)
+    if is_split_up:
+        series[rule.old] = rest
+        without_price.pop()
+    parts = [*without_price, *_on_one_scale(moved, new, both)]
+    joined = pd.concat([part for part in parts if len(part)])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
-    return True
+    return rule._replace(day=rule.day if is_split_up else None)
 
 
-def _applies(rule: Rename, old: pd.Index, new: pd.Index, agrees: bool, differs: bool, log: RepairLog) -> bool:
-    """Return True if a rename applies to two symbols with bars on the days `old` and `new`; log uncertain cases.
+def _is_of_listing(days: pd.Index, renamed: np.datetime64) -> Array:
+    """Return True [n] for the listing's own bars: those before any pause longer than `GRACE` that ends after the rename."""
+    pause = np.diff(days, prepend=renamed - GRACE) > GRACE
+    return np.logical_and.accumulate(np.asarray(~pause | (days < renamed)))
 
-    On their common days, `agrees` is True if all closes are equal, and `differs` if some are not.
+
+def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
+    """Return True if a bundled rename applies to two symbols with bars on the days `old` and `new`; log uncertain cases.
+
+    `both` are their common days; `differs` is True if their closes differ on one of these.
     """
-    if rule.day is not None and (old[1:][np.diff(old) > GRACE] > rule.day).any():
-        doubt = f"{rule.old} has bars after the rename and a pause"
-    elif agrees or not rule.bundled:
+    if len(both) and not differs:
         return True
-    elif rule.day is not None and ((new < rule.day - GRACE).all() or (old > rule.day + GRACE).all()):
-        return False  # all bars of one symbol are another company's
-    elif differs or new[0] >= old[0]:
+    if rule.day is not None and (new < rule.day - GRACE).all():  # all bars of the new symbol are another company's
+        return False
+    if differs or new[0] >= old[0]:
         return True
-    else:
-        doubt = f"{rule.new} has earlier bars"
     sentence = (
-        f"{rule.old} became {rule.new}, but {doubt}, perhaps of another company, so the two were not joined; to join them, give "
-        f"renames={{'{rule.old}': '{rule.new}'}}"
+        f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company, so they were not "
+        f"joined; to join them, give renames={{'{rule.old}': '{rule.new}'}}"
     )
-    log.suspect("renames that were not applied", [rule.old], old[:1], [sentence])
+    log.suspect("renames that were not applied", [rule.new], new[:1], [sentence])
     return False
 
 
-def _on_one_scale(old: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the bars of both symbols with adjusted closes on one scale, because vendors adjust each series to its own end.
 
     The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day; without one,
     so that the old symbol's last day agrees with the new symbol's first day.
     """
-    if "adj_close" not in new or not (old["adj_close"].notna().any() or new["adj_close"].notna().any()):
-        return old, new
-    old, new = (
-        part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (old, new)
+    if "adj_close" not in new or not (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
+        return moved, new
+    moved, new = (
+        part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (moved, new)
     )
-    day = both[-1] if len(both) else old.index[-1]
-    after, before = new[new.index >= day], old.loc[day]
+    after = new[new.index >= (both[-1] if len(both) else moved.index[-1])]
     if len(after):
+        before = moved.loc[both[-1] if len(both) else moved.index[-1]]
         with np.errstate(invalid="ignore", divide="ignore"):
             scale = (after["adj_close"].iloc[0] / after["close"].iloc[0]) / (before["adj_close"] / before["close"])
-        old = old.assign(adj_close=old["adj_close"] * (scale if 0 < scale < np.inf else 1.0))
-    return old, new
+        moved = moved.assign(adj_close=moved["adj_close"] * (scale if 0 < scale < np.inf else 1.0))
+    return moved, new
 
 
-def _log_join(rule: Rename, old: pd.DataFrame, new: pd.DataFrame, log: RepairLog) -> None:
+def _log_join(rule: Rename, moved: pd.DataFrame, new: pd.DataFrame, log: RepairLog) -> None:
     """Log the join. A large change of the price at the join is logged as a suspicion."""
-    after = new[new.index > old.index[-1]]
-    seam = (after if len(after) else old).index[:1].to_numpy()
+    after = new[new.index > moved.index[-1]]
+    seam = (after if len(after) else moved).index[:1].to_numpy()
     log.repair("renamed tickers joined", [rule.new], seam, "ticker", rule.old, rule.new)
     if len(after):
-        last, first = float(old["close"].iloc[-1]), float(after["close"].iloc[0])
+        last, first = float(moved["close"].iloc[-1]), float(after["close"].iloc[0])
         if abs(np.log(first / last)) > LEVEL:
             sentence = f"{rule.old} ends at {last:g}, {rule.new} continues at {first:g}"
             log.suspect("renamed tickers that join at different prices", [rule.new], seam, [sentence])

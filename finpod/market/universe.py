@@ -17,7 +17,7 @@ import pandas as pd
 from finpod.errors import DataError, InputError, did_you_mean
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
-from finpod.market.renames import bundled_renames
+from finpod.market.renames import Rename, bundled_renames
 from finpod.measures import Array
 
 Members = str | PathLike[str] | Sequence[str] | None
@@ -127,9 +127,10 @@ class Membership:
         older = {symbol for names in families() for symbol in names[:-1]}
         return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
-    def renamed(self, old: str, new: str) -> Membership:
-        """Return the spells of the symbol `old` under the symbol `new`."""
-        return replace(self, tickers=np.where(self.tickers == old, new, self.tickers))
+    def renamed(self, rename: Rename) -> Membership:
+        """Return the spells with `rename` applied. If it has a day, only to spells that began before that day."""
+        moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
+        return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
 
 @cache
