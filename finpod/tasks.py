@@ -304,5 +304,5 @@ def make_stock_task(
         market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
         features=features, train=train_rows, validation=validation_rows, device=device,
     )  # fmt: skip
-    _ = task.anchor  # raises for a bad anchor before anything is trained
+    _ = task.anchor, task.execution.impact_for(trading.costs)  # raise before anything is trained
     return task

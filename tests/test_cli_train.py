@@ -70,6 +70,10 @@ def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, lin
         ("--ray --pod-cpus 1000", "1000 CPU"),
         ("--tensorboard data/sim/manifest.json/x", "data/sim/manifest.json is not a folder"),
         ("--learner apg --action shares", "action 'shares'"),
+        (
+            "--market sample --train 1991-01-02:2000-12-29 --validation 2001-01-02:2002-12-31 --impact 1",
+            "--impact is 1",
+        ),
     ],
 )
 def test_a_check_names_what_would_fail(work, monkeypatch, options, value):

@@ -148,6 +148,7 @@ def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monk
         (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"),
         ("deploy dockerfile --copy nope", "'nope'"),
         ("deploy submit", "no command"),
+        ("deploy submit --address http://127.0.0.1:9 -- ls", "127.0.0.1:9"),
     ],
 )
 def test_the_command_ends_a_mistake_in_one_line(tmp_path, monkeypatch, line, value):

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from finpod.cli import options
-from finpod.errors import InputError
+from finpod.errors import InputError, first_line
 from finpod.files import require_free_file, write_text
 
 app = typer.Typer(rich_markup_mode=None)
@@ -106,6 +106,15 @@ def submit(
     from finpod.deploy.kuberay import command_line
 
     command_line(command or [])
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        JobSubmissionClient(address)  # checks the packages and the connection
+    except Exception as error:  # Ray raises errors of many classes
+        text = (
+            f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward, or give --address"
+        )
+        raise InputError(f"{text}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]
     raise typer.Exit(subprocess.run([*ray, *(command or [])], check=False).returncode)

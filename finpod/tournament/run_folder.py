@@ -184,7 +184,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
     if place := next((place for place in places if begun_logs(place)), None):
         return RunFolder(place.where)
     if done := next((one.where for one in places_of(run) if not {*FINISHED}.isdisjoint(one.names())), None):
-        raise InputError(f"{done} is finished; there is nothing to resume")
+        raise InputError(f"{done} is finished; only an unfinished run can be resumed or forked")
     where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
         f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; pass its output folder, or its storage="
