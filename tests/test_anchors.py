@@ -151,9 +151,16 @@ def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
     frame = pd.DataFrame(given, days, list(market.tickers))
     np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
     for wrong, told in (
-        (frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1))), f"{days[50]:%Y-%m-%d}"),
+        (
+            frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1))),
+            rf"{days[50]:%Y-%m-%d} is only in the market, .*reindex\(index",
+        ),
         (frame.reset_index(drop=True), "the index of the anchor"),
-        (frame.rename(columns={market.tickers[2]: "other"}), f"{min('other', market.tickers[2])} is only in"),
+        (
+            frame.rename(columns={market.tickers[2]: "other"}),
+            rf"{market.tickers[2]} is only in the market, not in the anchor; .*reindex\(columns",
+        ),
+        (frame.assign(other=0.0), "other is only in the anchor, not in the market; reindex"),
         (given[:-1], r"has shape \(109, 5\)"),
         (np.full(market.shape, object()), "not numbers"),
     ):

@@ -151,8 +151,11 @@ def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument
     if days is None:
         raise InputError(f"the index of {what} has no dates; pass a frame with dates", argument=argument)
     pair = map(session_dates, (days, market.dates)) if daily else (days, market.dates)
-    odd = set(frame.columns) ^ set(market.tickers) or {f"{day!s:.16}" for day in np.setxor1d(*pair)}
-    if odd:
-        text = f"{min(map(str, odd))} is only in {what} or only in the market"
-        raise InputError(f"{text}; pass a frame with the market's dates and tickers", argument=argument)
+    given, known, how = set(frame.columns), set(market.tickers), "columns=market.tickers, fill_value=0.0"
+    if given == known:
+        (given, known), how = map(set, pair), "index=market.dates"
+    if odd := known - given or given - known:
+        sides = f"the market, not in {what}" if known - given else f"{what}, not in the market"
+        one = min(map(str, odd)).removesuffix(":00.000000000")
+        raise InputError(f"{one} is only in {sides}; reindex it: frame.reindex({how})", argument=argument)
     return frame[list(market.tickers)]
