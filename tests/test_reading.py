@@ -184,7 +184,7 @@ def test_g09_two_files_of_one_ticker_are_one_series_or_refused(tmp_path):
     assert closes(bars) == {"AAA": [100, 101, 100, 101, 102]}
     assert log.reading == ["tickers in one spelling: aaa as AAA", "AAA joined from AAA.csv and aaa.csv"]
     frame(tickers=("X",), close=7.0).drop(columns="ticker").to_csv(tmp_path / "aaa.csv", index=False)
-    refuses(lambda: read_bars(tmp_path), "AAA on 2024-01-04")
+    refuses(lambda: read_bars(tmp_path), "AAA on 2024-01-04, in its files AAA.csv and aaa.csv")
 
 
 def test_g23_what_is_left_out_is_told(read):

@@ -117,7 +117,7 @@ def _tidy(
     log.offsets |= offsets
     comma = "numbers read with a decimal comma" if mark == "," else ""
     log.read([reading, comma, *layout.reading, respelled])
-    return _in_order(bars, log, name)
+    return _in_order(bars, log, name, {})
 
 
 def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
@@ -128,7 +128,8 @@ def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log:
             sources.setdefault(part["ticker"].cat.categories[0], []).append(file)
     log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in sources.items() if len(of) > 1)
     bars = pd.concat(parts, ignore_index=True).astype({"ticker": object}).astype({"ticker": "category"})
-    return _in_order(bars[["date", "ticker", *(field for field in NUMBERS if field in bars)]], log, name)
+    fields = [field for field in NUMBERS if field in bars]
+    return _in_order(bars[["date", "ticker", *fields]], log, name, dict(zip(files, parts, strict=True)))
 
 
 def ticker_of(source: Path) -> str:
@@ -187,17 +188,21 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
     return tickers, f"tickers in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
 
 
-def _in_order(bars: pd.DataFrame, log: RepairLog, name: str) -> pd.DataFrame:
-    """Return the bars by date and ticker, without repeated rows. Raises DataError for different bars of one ticker and day."""
+def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return the bars by date and ticker, without repeated rows; `parts` are those of each file of a folder.
+
+    Raises DataError for different bars of one ticker and day.
+    """
     bars = bars.sort_values(["date", "ticker"], kind="stable", ignore_index=True)
     again = bars.duplicated(["date", "ticker"])
     if not again.any():
         return bars
     if (differs := again & ~bars.duplicated()).any():
         day, ticker = bars.loc[differs.idxmax(), ["date", "ticker"]]
-        raise DataError(
-            f"{name} has two different bars for {ticker} on {day:%Y-%m-%d}; keep one bar per ticker and session"
-        )
+        of = [file for file, part in parts.items() if (part["ticker"][part["date"] == day] == ticker).any()]
+        where = f", in its files {' and '.join(of)}" if of else ""
+        text = f"{name} has two different bars for {ticker} on {day:%Y-%m-%d}{where}"
+        raise DataError(f"{text}; keep one bar per ticker and session")
     log.repair(
         "duplicate rows dropped", bars["ticker"][again], bars["date"][again].to_numpy(), "bar", "given twice", "once"
     )
