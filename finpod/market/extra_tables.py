@@ -89,9 +89,10 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
         elif not isinstance(table, (str, PathLike)):
-            raise InputError(
-                f"extra is {table!r:.60}; give a frame, a parquet or CSV file, or a list of these", argument="extra"
-            )
+            remedy = "give a frame, a parquet or CSV file, or a list of these"
+            remedy = "pass series.to_frame('NAME')" if isinstance(table, pd.Series) else remedy
+            text = f"extra is of type {type(table).__name__}; {remedy}"
+            raise InputError(text, argument="extra")
         elif (path := Path(table)).is_file():
             yield path, path.name
         else:
