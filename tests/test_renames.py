@@ -96,7 +96,7 @@ def test_a_symbol_alone_is_renamed_only_by_the_user():
 @pytest.mark.parametrize("renames", [None, {"FB": "META"}])
 def test_g11_an_overlap_with_different_prices_names_both(renames):
     other = bars("META", walk(7, 12.0))[DAYS < "2022-05-02"]
-    refuses(lambda: market_of(renamed(), other, renames=renames), "FB", "META", "2022-04-04", "{'FB': 'FB'}")
+    refuses(lambda: market_of(renamed(), other, renames=renames), "FB", "META", "2022-04-04", "renames={'FB':'FB'}")
     assert market_of(renamed(), other, renames={"FB": "FB"}).tickers == ("AAA", "FB", "META")
 
 

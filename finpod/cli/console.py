@@ -91,8 +91,10 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
     faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic, whose messages leave out the value
-    rejected = f", not {faults[0]['input']!r}" if faults else ""
-    return f"{error.format_message().rstrip('.')}{rejected} ({see})", 2
+    text = error.format_message().rstrip(".")
+    choice = faults and faults[0]["type"] == "value_error"  # its sentence names the value
+    rejected = f", not {faults[0]['input']!r}" if faults and not choice else ""
+    return f"{text.replace('Value error, ', '', 1)}{rejected} ({see})", 2
 
 
 def _with_options(error: FinpodError, command: Any) -> str:
@@ -118,6 +120,8 @@ def _with_options(error: FinpodError, command: Any) -> str:
             return word
         spellings = option.secondary_opts if value == "False" else option.opts
         value = "none" if value == "None" else value.strip("'")
+        if value.startswith("{"):  # {'FB':'META'}: the option takes a file
+            value = f"FILE, a CSV of the lines old,new and {value.strip('{}').replace(':', ',')}".replace("'", "")
         shown = "" if value in ("", "True", "False") else f" {value}"
         return f"{spellings[0]}{shown}{word.removeprefix(core)}" if spellings else word
 

@@ -169,7 +169,7 @@ def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **mo
         **more,
         "missing": list(market.manifest.get("missing", ())),
         "repairs": {entry["kind"]: entry["count"] for entry in market.manifest.get("repairs") or ()},
-        "suspicions": market.manifest.get("suspicion_counts", {}),
+        "suspicions" if as_json else "anomalies": market.manifest.get("suspicion_counts", {}),
         "path": str(target),
     }
     console.show_json(facts) if as_json else console.show_facts({k: _lines(v) for k, v in facts.items()})

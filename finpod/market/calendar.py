@@ -48,7 +48,7 @@ def _sessions(calendar: str, first: str, last: str) -> Sessions:
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
             f"the calendar {calendar!r} has no sessions from {first} to {last} ({first_line(error)}); give a name of "
-            "exchange_calendars such as XNYS, XTKS or XLON, or None",
+            "exchange_calendars such as XNYS, XTKS or XLON, or calendar=None",
             argument="calendar",
         ) from error
     utc, opens, closes = (

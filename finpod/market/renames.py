@@ -155,7 +155,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         day = both[differs][0]
         raise DataError(
             f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
-            f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}': '{rule.old}'}}"
+            f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}':'{rule.old}'}}"
         )
     _log_join(rule, moved, new, log)
     without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
