@@ -122,7 +122,7 @@ class Ensemble(Strategy):
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} was trained on {lacking}, which this market lacks the columns for; load open, high, low and volume"
+                f"{self.name} was trained on {lacking}, but this market lacks columns for them; load open, high, low and volume"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
