@@ -1,17 +1,18 @@
 """Synthetic markets: simulated markets with a planted signal of known strength, and resampled real days without a signal.
 
-Model, for session t and asset i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
+Model, for session t and asset i: r[t, i] = mu + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
 `lookback` sessions, z-scored across the assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0
-is momentum, s < 0 reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium.
-Every open equals the close before it: overnight returns are zero, and a decision after a close earns the whole next day.
+is momentum, s < 0 reversal. The drift mu is 0.03 % a day. Every open equals the close before it: overnight returns are zero,
+and a decision after a close earns the whole next day.
 
-If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
+If s is zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
 before costs. The growth of a volatile portfolio is still lower, by half its variance.
 """
 
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -55,15 +56,13 @@ def random_returns(
     days: int,
     signal: float,
     lookback: int,
-    *,
-    beta_premium: float = 0.0,
     markets: tuple[int, ...] = (),
 ) -> Array:
     """Return the simple returns [T, ..., N] of the model for markets of shape `markets`; those of the first day are zero."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     noise = random.normal(0.0, 1.0, (days, *markets, names))
-    common = MARKET_DRIFT * (1 + beta_premium * (beta - 1)) + beta * factor[..., None]
+    common = MARKET_DRIFT + beta * factor[..., None]
     returns, wealth = np.zeros_like(noise), np.zeros_like(noise)
     rest = np.sqrt(1 - signal**2) * noise
     for day in range(1, len(returns)):
@@ -100,7 +99,6 @@ def simulate_market(
     net_ratio: float | None = None,
     lookback: int = 5,
     reversal: bool = False,
-    beta_premium: float = 0.0,
     seed: int = 0,
 ) -> SimulatedMarket:
     """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
@@ -110,10 +108,7 @@ def simulate_market(
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
     fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers the limit is multiplied by
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
-    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
-    as fast as one of beta 1.
-
-    Raises InputError for arguments out of range.
+    signal is 0.1. Raises InputError for arguments out of range.
     """
     require_number("names", names, 2, LARGEST, whole=True)
     require_number("days", days, 2, LARGEST, whole=True)
@@ -123,34 +118,31 @@ def simulate_market(
         raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; pass one", argument="net_ratio")
     if not isinstance(reversal, bool | np.bool_):
         raise InputError(f"reversal is {reversal!r}; pass True or False", argument="reversal")
-    require_number("beta_premium", beta_premium, -10, 10)
     strength = SIGNAL if signal is None else signal
     require_number("signal", strength, -1, 1)
     if net_ratio is not None:
-        strength = _signal_for(net_ratio, names, lookback, reversal)
+        breadth = (names / NAMES) ** 0.5
+        require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth)
+        signals, _ = CALIBRATED[lookback, -1 if reversal else 1]
+        strength = np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals])
     strength = float(-strength if reversal and strength else strength)
     random = np.random.default_rng(require_seed(seed))
-    returns = random_returns(random, names, days, strength, lookback, beta_premium=beta_premium)
+    returns = random_returns(random, names, days, strength, lookback)
     close = random.lognormal(4.0, 0.5, names) * np.cumprod(1 + returns, axis=0)
-    opens = opens_of(close)
     reach = np.abs(random.normal(0, 0.004, (2, days, names)))
-    benchmark_close = 100 * np.cumprod(1 + returns.mean(axis=1))
     planted = f"a planted signal of {strength:g}" + (f" over {lookback} days" if lookback != HOLD else "")
     title = f"simulated market: {names} names, {days} days, {planted if strength else 'no signal'}, seed {seed}"
+    index = 100 * np.cumprod(1 + returns.mean(axis=1))
+    fields = _fields(close, index, title, f"all {names} simulated names on every day")
     return SimulatedMarket(
-        dates=np.busday_offset([START], np.arange(days)),
+        **fields,
         tickers=tuple(f"S{n:0{len(str(names))}d}" for n in range(1, names + 1)),
-        open=opens,
-        high=np.maximum(opens, close) * np.exp(reach[0]),
-        low=np.minimum(opens, close) * np.exp(-reach[1]),
-        close=close,
+        high=np.maximum(fields["open"], close) * np.exp(reach[0]),
+        low=np.minimum(fields["open"], close) * np.exp(-reach[1]),
         volume=np.round(random.lognormal(13.0, 0.5, (days, names))),
         benchmark=BENCHMARK,
-        benchmark_close=benchmark_close,
-        benchmark_open=opens_of(benchmark_close),
         signal=strength,
         lookback=lookback,
-        manifest=manifest_of(title, f"all {names} simulated names on every day"),
     )
 
 
@@ -187,54 +179,28 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     returns -= ((returns - equal) / (1 + equal)).mean(axis=0) / (1 / (1 + equal)).mean()
     close = _wealth(market.close[0], returns[rows - 1])
     index = market.benchmark_close
-    benchmark_close = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
+    drawn_index = _wealth(index[0], (index[1:] / index[:-1] - 1)[rows - 1])
     volume = None if market.volume is None else (market.close * market.volume)[rows] / close
     title = f"{count} days drawn with replacement from {market.title.partition(',')[0]}, seed {seed}"
-    return MarketData(
-        dates=np.busday_offset([START], np.arange(count)),
-        tickers=market.tickers,
-        open=opens_of(close),
-        close=close,
-        volume=volume,
-        benchmark=market.benchmark,
-        benchmark_close=benchmark_close,
-        benchmark_open=opens_of(benchmark_close),
-        manifest=manifest_of(title, f"all {len(market.tickers)} names on every day"),
-    )
+    fields = _fields(close, drawn_index, title, f"all {len(market.tickers)} names on every day")
+    return MarketData(**fields, tickers=market.tickers, volume=volume, benchmark=market.benchmark)
 
 
-def opens_of(close: Array) -> Array:
-    """Return the opens [T, ...]. Each is the close before it; the first is the first close."""
-    return np.concatenate([close[:1], close[:-1]])
-
-
-def _signal_for(net_ratio: float, names: int, lookback: int, reversal: bool) -> float:
-    """Return the absolute signal for a net ratio. Raises InputError for a ratio outside the calibrated range."""
-    breadth = (names / NAMES) ** 0.5
-    require_number("net_ratio", net_ratio, 0, RATIOS[-1] * breadth)
-    signals, _ = CALIBRATED[lookback, -1 if reversal else 1]
-    return float(np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals]))
-
-
-def manifest_of(title: str, membership: str) -> dict[str, object]:
-    """Return the manifest of a synthetic market."""
+def _fields(close: Array, benchmark_close: Array, title: str, membership: str) -> dict[str, Any]:
+    """Return dates, opens, closes and manifest of a synthetic market. Each open is the close before it."""
+    open_, benchmark_open = (np.concatenate([closes[:1], closes[:-1]]) for closes in (close, benchmark_close))
+    known = {"source": "simulated", "title": title, "path": "simulated", "benchmark_kind": "total return"}
+    empty: dict[str, Any] = {"missing": [], "coverage": {}, "repairs": [], "notes": []}
     return {
-        "source": "simulated",
-        "title": title,
-        "path": "simulated",
-        "benchmark_kind": "total return",
-        "membership": membership,
-        "survivorship": False,
-        "missing": [],
-        "coverage": {},
-        "repairs": [],
-        "notes": [],
-        "versions": package_versions(),
+        "dates": np.busday_offset([START], np.arange(len(close))),
+        "open": open_,
+        "close": close,
+        "benchmark_open": benchmark_open,
+        "benchmark_close": benchmark_close,
+        "manifest": {**known, "membership": membership, "survivorship": False, **empty, "versions": package_versions()},
     }
 
 
 def _wealth(start: Array, returns: Array) -> Array:
     """Return prices [T, ...] from `start` [...]; the return of the first day is ignored."""
-    steps = 1 + returns
-    steps[0] = start
-    return np.cumprod(steps, axis=0)
+    return np.cumprod(np.concatenate([[start], 1 + returns[1:]]), axis=0)
