@@ -31,7 +31,6 @@ class EqualWeight(Strategy):
     name = "equal-weight"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return weight 1/n for each of the n members of the decision day."""
         return equal_parts(view.member & view.tradable) if view.begins_session or view.step == 0 else None
 
 
@@ -41,7 +40,6 @@ class BuyAndHold(Strategy):
     name = "buy-and-hold"
 
     def decide(self, view: MarketView) -> Decision:
-        """Return weight 1/n for each of the n members at the first decision, then None."""
         return equal_parts(view.member & view.tradable) if view.step == 0 else None
 
 
@@ -69,7 +67,6 @@ class Momentum(Strategy):
             self.name = name
 
     def decide(self, view: MarketView) -> Decision:
-        """Return equal weights [N] of the k members with the highest past return."""
         if self.skip:
             _require_daily(self.name, view)
         closes = forward_fill(view.closes(self.lookback))
@@ -97,7 +94,6 @@ class RiskWeighted(Strategy):
         """Number of decisions of the last run without a solution. They used inverse volatility."""
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N] of the members that qualify."""
         _require_daily(self.name, view)
         self.failures = 0 if view.step == 0 else self.failures
         closes = view.closes(YEAR + 1)
@@ -176,7 +172,6 @@ class DollarVolume(Strategy):
     every = WEEK
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N] of the anchor on the decision day."""
         from finpod.trading.anchors import anchor_of_view
 
         _require_daily(self.name, view)
@@ -269,12 +264,10 @@ def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarnin
     """Return the baselines for a backtest on these data, and a warning for those that are left out."""
     if market.bars_per_session > 1:
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
-    left_out: list[str] = []
     warnings = []
     if find_spec(PACKAGE) is None:
-        left_out += SOLVED
         warnings.append(ResultWarning("rules_missing", {"rules": list(SOLVED), "package": PACKAGE}))
     if market.volume is None or not (np.nan_to_num(market.volume) > 0).any():
-        left_out += SIZED
         warnings.append(ResultWarning("rules_without_volumes", {"rules": list(SIZED)}))
+    left_out = {name for warning in warnings for name in warning.data["rules"]}
     return [RULES[name]() for name in BASELINES if name not in left_out], warnings
