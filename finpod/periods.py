@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from contextlib import suppress
 from numbers import Real
 from typing import Any, NamedTuple
@@ -52,16 +51,11 @@ class PeriodsWarning(UserWarning):
 class Periods(NamedTuple):
     """Bars and sessions a year, measured from dates."""
 
-    sessions_per_year: float
-    """Sessions a year; bars a year if bars are longer than sessions."""
-    bars_per_session: float
-    """Median number of bars on one date; 1 for daily and longer bars."""
-    rate: float
-    """Sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates."""
-    is_measured: bool
-    """True if there were enough dates for a measurement."""
-    note: str
-    """Reason why the number may be wrong; empty for a usual number."""
+    sessions_per_year: float  # bars a year if bars are longer than sessions
+    bars_per_session: float  # median number of bars on one date; 1 for daily and longer bars
+    rate: float  # sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates
+    is_measured: bool  # whether there were enough dates for a measurement
+    note: str  # reason why the number may be wrong; empty for a usual number
 
     @property
     def per_year(self) -> float:
@@ -79,12 +73,12 @@ def measure(dates: Array) -> Periods:
     short = gaps[gaps <= LONG_GAP * np.median(gaps)] if span else gaps
     dense = len(short) * 365.25 / short.sum() if span else math.nan
     if len(sessions) < FEWEST_DATES or span < FEWEST_DAYS:
-        fitting = {number: int(((gaps >= least) & (gaps <= most)).sum()) for least, most, number in REGULAR}
-        regular = next((number for number, fit in fitting.items() if fit >= 3 and 2 * fit > len(gaps)), None)
-        few = (
-            f"{len(sessions)} dates over {span} days are too few to measure the sessions a year; {DEFAULT} are assumed"
-        )
-        return Periods(regular or DEFAULT, bars, dense, bool(regular), "" if regular else f"{few}; {_WAY_OUT}")
+        for least, most, yearly in REGULAR:
+            fitting = int(((gaps >= least) & (gaps <= most)).sum())
+            if fitting >= 3 and 2 * fitting > len(gaps):
+                return Periods(yearly, bars, dense, True, "")
+        few = f"{len(sessions)} dates over {span} days are too few to measure the sessions a year"
+        return Periods(DEFAULT, bars, dense, False, f"{few}; {DEFAULT} are assumed; {_WAY_OUT}")
     tolerance = TOLERANCE + (SLACK / span if span < YEAR else 0.0)
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
     is_usual = abs(rate / nearest - 1) <= tolerance
@@ -92,10 +86,8 @@ def measure(dates: Array) -> Periods:
     doubt = "" if is_usual else ", which is an unusual number"
     if abs(dense / number - 1) > tolerance:
         doubt = f", but {dense:.0f} without gaps of up to {gaps.max()} days"
-    note = (
-        f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}" if doubt else ""
-    )
-    return Periods(number, bars, dense, True, note)
+    note = f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
+    return Periods(number, bars, dense, True, note if doubt else "")
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
@@ -120,9 +112,8 @@ def is_weekly_or_longer(dates: Array) -> bool:
 def check_periods(value: Any) -> float:
     """Return the number of periods a year, as an int if it is whole. Raises InputError unless it is positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        raise InputError(
-            f"periods_per_year is {value!r}; it must be a positive number, such as 252", argument="periods_per_year"
-        )
+        text = f"periods_per_year is {value!r}; it must be a positive number, such as 252"
+        raise InputError(text, argument="periods_per_year")
     return plain(float(value))
 
 
@@ -134,11 +125,6 @@ def plain(value: float) -> float:
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
     """Return a line that states the bars a year, to print with annualised metrics."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
-
-
-def aside(frequency: Mapping[str, float]) -> str:
-    """Return text such as ' (252 sessions a year)' to print after an annualised metric; empty for an empty mapping."""
-    return f" ({describe(**frequency)})" if frequency else ""
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from finpod.active import SMALL, near_baseline
 from finpod.features.panel import MOST_UNDEFINED
-from finpod.periods import aside
+from finpod.periods import describe
 from finpod.report.pages import Layout, Section, render_page, words
 from finpod.report.provenance import flat
 from finpod.report.training_charts import CHARTS, Training
@@ -33,7 +33,9 @@ def render_training_report(history: History) -> str:
 
 
 def _score(run: Training) -> dict[str, Any]:
-    return {"score": SCORES.get(run.history.measure, run.history.measure) + aside(run.history.frequency)}
+    frequency = run.history.frequency
+    bars = f" ({describe(**frequency)})" if frequency else ""
+    return {"score": SCORES.get(run.history.measure, run.history.measure) + bars}
 
 
 def _best(run: Training) -> dict[str, Any]:
