@@ -47,43 +47,38 @@ def intervals(
     risk_free: float = 0.0,
     level: float = 0.95,
     resamples: int = 10_000,
-    block: float | None = None,
 ) -> dict[str, dict[str, Interval]]:
     """Return percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], and of their differences
     from `others` [n].
 
     Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval. 'strategy' has the metrics of `returns`; the name of each
     other series has the differences. All series cover the same days; `risk_free` is a yearly rate. The mean block length is
-    `block`, or else the `block_length` of the returns or of the difference in question, so an interval does not depend on the
-    remaining series. A metric that is undefined in a resample is skipped; an interval without any value is NaN. The peaks of
+    the `block_length` of the returns or of the difference in question, so an interval does not depend on the remaining
+    series. A metric that is undefined in a resample is skipped; an interval without any value is NaN. The peaks of
     resamples differ, so the drawdown of the series may lie outside its interval.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
     """
-    if not (0 < level < 1 and resamples >= 1 and (block is None or block >= 1)):
+    if not (0 < level < 1 and resamples >= 1):
         raise InputError(
-            f"level is {level}, resamples is {resamples} and block is {block}; level must be between 0 and 1, the others at least 1"
+            f"level is {level} and resamples is {resamples}; level must be between 0 and 1, resamples at least 1"
         )
-    strategy_returns = _checked(returns, len(returns))
-    days = len(strategy_returns)
-    bases = {name: _checked(other, days) for name, other in others.items()}
-    lengths = {STRATEGY: block or block_length(strategy_returns)}
-    lengths |= {key: block or block_length(strategy_returns - base) for key, base in bases.items()}
-    rate = (1 + risk_free) ** (1 / periods_per_year) - 1
+    days, rate = len(returns), (1 + risk_free) ** (1 / periods_per_year) - 1
+    table = {name: _checked(series, days) for name, series in {STRATEGY: returns, **others}.items()}
+    own = table[STRATEGY]
+    lengths = {name: block_length(own - table[name] if name in others else own) for name in table}
     figures: dict[str, Array] = {}
     for length in set(lengths.values()):
-        keys = [key for key in bases if lengths[key] == length]
-        series = np.stack([strategy_returns, *(bases[key] for key in keys)])
+        names = [STRATEGY, *(name for name in others if lengths[name] == length)]
+        series = np.stack([table[name] for name in names])
         chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length))
-        # [3, 1 + others, 1 + resamples]; the first column has the days in their order
-        drawn = np.concatenate(
-            [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks], axis=-1
-        )
+        parts = [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks]
+        drawn = np.concatenate(parts, axis=-1)  # [3, 1 + others, 1 + resamples]; the first column has the days in order
         figures |= {STRATEGY: drawn[:, 0]} if lengths[STRATEGY] == length else {}
-        figures |= {key: drawn[:, 0] - drawn[:, place] for place, key in enumerate(keys, start=1)}
+        figures |= {name: drawn[:, 0] - drawn[:, place] for place, name in enumerate(names) if place}
     return {
-        key: {metric: _interval(values, level) for metric, values in zip(METRICS, figures[key], strict=True)}
-        for key in lengths
+        name: {metric: _interval(values, level) for metric, values in zip(METRICS, figures[name], strict=True)}
+        for name in table
     }
 
 

@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
+from finpod import significance
 from finpod.errors import InputError
 from finpod.measures import metrics
 from finpod.significance import (
@@ -126,7 +127,7 @@ def autoregressive(seed, days, phi, sd=0.01):
     return shocks
 
 
-def test_two_days_drawn_singly_have_four_outcomes():
+def test_two_days_drawn_singly_have_four_outcomes(monkeypatch):
     """Returns .1 and -.1, two a year: the pairs that can be drawn, all as likely, worked by hand.
 
     pair       growth of the year     deepest fall          Sharpe
@@ -137,7 +138,8 @@ def test_two_days_drawn_singly_have_four_outcomes():
 
     2.5 % of the resamples lie below the lowest value only if it is rarer than that, and it is not.
     """
-    found = intervals(np.array([0.1, -0.1]), {}, periods_per_year=2, block=1, resamples=1000)["strategy"]
+    monkeypatch.setattr(significance, "block_length", lambda series: 1.0)
+    found = intervals(np.array([0.1, -0.1]), {}, periods_per_year=2, resamples=1000)["strategy"]
     expected = {"sharpe": (0, 0, 0), "cagr": (-0.19, -0.01, 0.21), "max_drawdown": (-0.19, -0.1, 0)}
     for metric, values in expected.items():
         assert found[metric][:3] == pytest.approx(values, abs=1e-12), metric
@@ -223,6 +225,6 @@ def test_ruin_and_bad_series():
             intervals(own, {"other": base})
     with pytest.raises(InputError, match="NaN"):
         intervals(np.array([0.1, np.nan]), {})
-    for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}, {"block": 0.5}):
+    for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}):
         with pytest.raises(InputError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}"):
             intervals(np.zeros(5), {}, **wrong)
