@@ -1,4 +1,4 @@
-"""Devices of this process: GPU or CPU, and the number of usable cores and GPUs."""
+"""The device for computing, GPU or CPU, and the number of usable cores."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ def pick_device(name: str = "auto") -> torch.device:
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
         raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda", argument="device")
-    if kind == "cuda" and int(index or 0) >= usable_gpus():
-        raise InputError(
-            f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu",
-            argument="device",
-        )
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu", argument="device")
     return torch.device(name)
 
 
@@ -38,10 +35,3 @@ def usable_cores() -> int:
     from joblib import cpu_count
 
     return int(cpu_count())
-
-
-def usable_gpus() -> int:
-    """Return the number of GPUs that torch finds."""
-    import torch
-
-    return int(torch.cuda.device_count())

@@ -9,17 +9,12 @@ import numpy as np
 
 from finpod.errors import InputError
 
-LIMIT = 2**64
-"""Upper bound of seeds, excluded."""
 
-
-def require_seed(seed: Any, name: str = "seed") -> int:
+def require_seed(seed: Any) -> int:
     """Return `seed` as an int. Raises InputError unless it is a whole number from 0 to 2**64 - 1."""
-    if isinstance(seed, Integral) and not isinstance(seed, bool):
-        seed = int(seed)
-        if 0 <= seed < LIMIT:
-            return seed
-    raise InputError(f"{name} is {seed!r}; it must be a whole number from 0 to 2**64 - 1, such as 0", argument=name)
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**64:
+        raise InputError(f"seed is {seed!r}; it must be a whole number from 0 to 2**64 - 1, such as 0", argument="seed")
+    return int(seed)
 
 
 def torch_seed(seed: int) -> int:

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finpod.devices import usable_cores, usable_gpus
+from finpod.devices import usable_cores
 from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
@@ -234,7 +234,9 @@ class RayExecutor:
 
 def _require_size(pods: Pods) -> None:
     """Raise InputError if this machine is too small for a pod."""
-    gpus = usable_gpus() if pods.gpus else 0
+    import torch
+
+    gpus = torch.cuda.device_count() if pods.gpus else 0
     for name, need, available in (("CPU", pods.cpus, usable_cores()), ("GPU", pods.gpus, gpus)):
         if need > available:
             text = f"a pod needs {need:g} {name}, but this machine has {available}; request less, or pass a cluster's address="
