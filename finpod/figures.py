@@ -14,14 +14,11 @@ Kind = Literal["percent", "ratio", "times", "money", "count"]
 
 
 class Row(NamedTuple):
-    """One row of a table of figures: its key, label and format."""
+    """One row of a table of figures: the name of the figure, its label and its format."""
 
     key: str
-    """Name of the figure."""
     label: str
-    """Label in tables."""
     kind: Kind
-    """Format of the figure."""
     yearly: bool = False
     """True if the figure is annualised; it then means little for a short history."""
 
@@ -50,29 +47,20 @@ def ratio(value: float | None, digits: int = 2) -> str:
     return _number(value, digits, 1, "")
 
 
-def times(value: float | None) -> str:
-    """Return the number as a multiple: 2.998 becomes '3.00x'."""
-    return _number(value, 2, 1, "x")
-
-
 def money(value: float | None) -> str:
     """Return an amount of money without decimals, or with two decimals below 100."""
     small = value is not None and abs(value) < 99.995
     return _number(value, 2 if small and value else 0, 1, "")
 
 
-def count(value: float | None) -> str:
-    """Return a number rounded to a whole number."""
-    return _number(value, 0, 1, "")
-
-
-WRITE: dict[Kind, Callable[[float | None], str]] = {
+WRITE: dict[str, Callable[..., str]] = {
     "percent": percent,
     "ratio": ratio,
-    "times": times,
+    "times": lambda value: _number(value, 2, 1, "x"),  # a multiple: 2.998 becomes 3.00x
     "money": money,
-    "count": count,
+    "count": lambda value: _number(value, 0, 1, ""),
 }
+"""Format -> function of a value that returns it as text."""
 
 
 def figure(value: float | None, kind: Kind) -> str:

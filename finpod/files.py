@@ -51,29 +51,21 @@ def write_bytes(path: Path, content: bytes) -> None:
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
-    with _writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except OSError:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:
     """Write UTF-8 text to a file, as `write_bytes` does."""
     write_bytes(path, content.encode())
-
-
-def refuse_existing(path: Path, overwrite: bool) -> None:
-    """Raise InputError if the path exists and `overwrite` is false."""
-    if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
 
 
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
@@ -87,10 +79,9 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
         here = Path.cwd()
         if path.resolve() in (here, *here.parents):
             raise InputError(f"{path} is the current folder or one above it; give another folder")
-        refuse_existing(path, overwrite)
+        _require_writable(path, overwrite)
         if os.path.lexists(path):
             _require_own(path, marker)
-        _require_writable(path)
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
@@ -98,8 +89,7 @@ def require_free_file(path: Path, overwrite: bool) -> None:
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
-        refuse_existing(path, overwrite)
-        _require_writable(path)
+        _require_writable(path, overwrite)
 
 
 @contextmanager
@@ -112,15 +102,15 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     require_free(path, overwrite)
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        try:
-            yield temporary
-            temporary.chmod(0o755)
-            require_free(path, overwrite, next((name for name in KINDS if (temporary / name).exists()), None))
-            replace_folder(path, temporary)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        with tempfile.TemporaryDirectory(
+            dir=path.parent, prefix=f".{path.name}.", ignore_cleanup_errors=True
+        ) as folder:
+            fresh = Path(folder) / "new"
+            fresh.mkdir()
+            yield fresh
+            fresh.chmod(0o755)
+            require_free(path, overwrite, next((name for name in KINDS if (fresh / name).exists()), None))
+            replace_folder(path, fresh)
 
 
 @contextmanager
@@ -187,8 +177,10 @@ def _require_own(path: Path, marker: str | None) -> None:
             _require_own(path / name, ENSEMBLE)
 
 
-def _require_writable(path: Path) -> None:
-    """Raise InputError if `path` and its missing parents cannot be created. Tries it, because permissions are not sufficient."""
+def _require_writable(path: Path, overwrite: bool) -> None:
+    """Raise InputError if `path` exists without `overwrite`, or cannot be created. Tries it: permissions are not sufficient."""
+    if os.path.lexists(path) and not overwrite:
+        raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
     if not parent.is_dir():
         raise InputError(f"cannot write {path}: {parent} is not a folder; move it away or work in another folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,11 +87,8 @@ class Store:
     def remove(self, name: str) -> None:
         """Remove a file, including what was appended, if it exists."""
         for path in (name, *self.names(f"{name}.parts")):
-            with self._named("remove", path):
-                try:
-                    self.system.delete_file(self._path(path))
-                except FileNotFoundError:
-                    continue
+            with self._named("remove", path), suppress(FileNotFoundError):
+                self.system.delete_file(self._path(path))
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and its content."""
@@ -154,10 +151,9 @@ def _local(text: str) -> Path:
         raise InputError(
             f"{text} is not a path on this machine; write file:/// and the absolute path, or only the path"
         )
-    from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    return Path(url2pathname(urlsplit(text).path))
+    return Path(url2pathname(text.removeprefix("file://")))
 
 
 def _opened(url: str) -> tuple[FileSystem, str]:

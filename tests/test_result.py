@@ -18,7 +18,7 @@ from finpod.backtesting.result_io import checksums, load_result
 from finpod.backtesting.text import ROWS, agents_line, headline, spread_line
 from finpod.errors import InputError
 from finpod.evidence.assemble import warnings_of
-from finpod.figures import count, money, percent, ratio, times
+from finpod.figures import figure, money, percent, ratio
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.rules import BuyAndHold, EqualWeight, Momentum
@@ -230,11 +230,11 @@ def row(text, label):
         (percent(0.05, 1), "5.0%"),
         (ratio(1.7468), "1.75"),
         (ratio(-math.inf), "n/a"),
-        (times(2.998002), "3.00x"),
+        (figure(2.998002, "times"), "3.00x"),
         (money(1_465_863.4), "1,465,863"),
         (money(-0.001), "0.00"),
         (money(12.5), "12.50"),
-        (count(1104), "1,104"),
+        (figure(1104, "count"), "1,104"),
         (percent(1e250), "1e+252%"),
     ],
 )
@@ -249,7 +249,7 @@ def test_a30_text_shows_the_figures_of_the_result():
     assert row(text, "Sharpe") == [ratio(found.sharpe) for found in metrics]
     assert row(text, "Excess over benchmark")[0] == percent(result.relative.excess)
     assert result.relative.excess == result.metrics.total_return - result.benchmark_metrics.total_return
-    assert row(text, "Buys") == [count((result.trades["shares"] > 0).sum())]
+    assert row(text, "Buys") == [figure((result.trades["shares"] > 0).sum(), "count")]
     assert row(text, "Time in cash") == ["5.00%"]
 
 

@@ -17,8 +17,8 @@ from finpod.backtesting.sentences import anchor_name, audit_outcome, event_sente
 from finpod.backtesting.text import TURNOVER, describe_terms, short_note
 from finpod.errors import ReportWarning, first_line
 from finpod.evidence.assemble import benchmark_cover
-from finpod.figures import count, figure, money, percent, plural, ratio, short_amount, times
-from finpod.files import refuse_existing, versions, write_text
+from finpod.figures import WRITE, figure, percent, plural, ratio, short_amount
+from finpod.files import require_free_file, versions, write_text
 from finpod.periods import describe, yearly_note
 from finpod.report.svg import Chart, Spec, draw
 
@@ -54,7 +54,7 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
     Raises InputError if the file exists and `overwrite` is false, or cannot be written.
     """
     target = Path(path)
-    refuse_existing(target, overwrite)
+    require_free_file(target, overwrite)
     write_text(target, render())
     return target
 
@@ -136,9 +136,10 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-_FIGURES = (percent, ratio, money, times, count, figure, short_amount, plural)
+_WRITERS = (figure, short_amount, plural, years, estimate, duration, sentence, words)
 FILTERS: dict[str, Callable[..., Any]] = {
-    **{write.__name__: write for write in (*_FIGURES, years, estimate, duration, sentence, words)},
+    **WRITE,
+    **{write.__name__: write for write in _WRITERS},
     "moment": lambda seconds: f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}",
     "share": lambda level: f"{100 * level:g} %",
     "bps": lambda fee: f"{fee:g} bps",

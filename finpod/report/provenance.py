@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.backtesting.text import who_varies
-from finpod.figures import count, percent, ratio
+from finpod.figures import WRITE, percent, ratio
 from finpod.market.long_bars import repair_lines, suspicion_lines
 from finpod.report.pages import words
 from finpod.result import BacktestResult
@@ -64,7 +64,8 @@ def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
     frame = pd.DataFrame(spread).T.rename({"sd": "standard deviation"})
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
-    return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], ("count", *map(count, frame.loc["count"]))])
+    counts = ("count", *map(WRITE["count"], frame.loc["count"]))
+    return Table(("", *map(words, frame)), lines[:-2], [*lines[-2:], counts])
 
 
 def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
