@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +26,6 @@ StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
 STRATEGIES = Path("strategies")
 """Folder of strategies, relative to the current folder. Searched for names that resemble an unknown one."""
-BASES = {"strategy": "finpod.Strategy", "task": "finpod.rl.task.Task"}
-"""Kind of object that a user's file defines -> its base class."""
 _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
@@ -54,15 +52,13 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if path.is_dir():
         return _trained(path, features)
     if path.suffix == ".py" and path.is_file():
-        kinds = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Strategy)}
-        strategy: Strategy = _made(_chosen(kinds, wanted, path, "strategy"), path, "strategy")
+        strategy: Strategy = _made(path, wanted, Strategy)
         return strategy
     if path.exists():
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
     entries = [entry for entry in sorted(STRATEGIES.glob("*")) if entry.suffix == ".py" or entry.is_dir()]
-    spellings = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)} | {
-        rule: rule for rule in RULES
-    }
+    spellings = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
+    spellings |= {rule: rule for rule in RULES}
     hint = did_you_mean(path.name, spellings, f"give {_KINDS}")
     raise InputError(f"there is no strategy {text!r}; {hint}", argument="strategy")
 
@@ -97,10 +93,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
         raise InputError(
             f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of an existing file", argument="task"
         )
-    tasks = {name: kind for name, kind in _classes(_module(path)).items() if issubclass(kind, Task)}
-    complete = {name: kind for name, kind in tasks.items() if all(hasattr(kind, need) for need in NEEDED)}
-    kind = _chosen(tasks if wanted else complete, wanted, path, "task")
-    task: Task = require_task(_made(kind, path, "task"))
+    task: Task = require_task(_made(path, wanted, Task, NEEDED))
     return task
 
 
@@ -158,36 +151,23 @@ def _file_and_class(text: str) -> tuple[Path, str]:
     return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
 
 
-def _classes(module: ModuleType) -> dict[str, type]:
-    """Return the classes defined in a module, by name."""
-    return {
-        kind.__name__: kind
-        for kind in vars(module).values()
-        if inspect.isclass(kind) and kind.__module__ == module.__name__
-    }
-
-
-def _chosen(kinds: Mapping[str, type], wanted: str, path: Path, noun: str) -> type:
-    """Return the class `wanted`, or the only class of `kinds` if `wanted` is empty."""
-    if wanted in kinds:
-        return kinds[wanted]
-    if wanted:
+def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
+    """Return an instance of the class `wanted` of a file, or else of its only subclass of `base` with the members `needed`."""
+    noun, module = base.__name__.lower(), _module(path)
+    classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
+    kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}
+    if wanted and wanted not in kinds:
         hint = did_you_mean(wanted, kinds.keys(), f"it defines {', '.join(kinds) or 'none'}")
         raise StrategyError(f"{path} defines no {noun} {wanted}; {hint}")
-    if not kinds:
-        raise StrategyError(f"{path} defines no {noun}; write a class that subclasses {BASES[noun]}")
-    if len(kinds) > 1:
-        raise StrategyError(f"{path} defines {', '.join(kinds)}; choose one with {path}:{next(iter(kinds))}")
-    return next(iter(kinds.values()))
-
-
-def _made(kind: type, path: Path, noun: str) -> Any:
-    """Return an instance of the user's class. Raises StrategyError if its constructor fails."""
+    names = [wanted] if wanted else [name for name, kind in kinds.items() if all(hasattr(kind, one) for one in needed)]
+    if not names:
+        raise StrategyError(f"{path} defines no {noun}; write a subclass of {base.__module__}.{base.__name__}")
+    if len(names) > 1:
+        raise StrategyError(f"{path} defines {', '.join(names)}; choose one with {path}:{names[0]}")
     try:
-        return kind()
+        return kinds[names[0]]()
     except FinpodError:
         raise
     except (Exception, SystemExit) as error:
-        raise StrategyError(
-            f"{path}: {kind.__name__}() failed; a {noun} must be created without arguments ({_place(error, path)})"
-        ) from error
+        text = f"{path}: {names[0]}() failed; a {noun} must be created without arguments ({_place(error, path)})"
+        raise StrategyError(text) from error
