@@ -32,56 +32,38 @@ DUST = 1e-12
 
 @dataclass(frozen=True)
 class Metrics:
-    """Return and risk of a curve; floats for a curve [T], arrays [E] for a batch [T, E]."""
+    """Return and risk of a curve, by the formulas above; floats for a curve [T], arrays [E] for a batch [T, E]."""
 
     total_return: float
-    """Total return V_n / V_0 - 1."""
     cagr: float
-    """Compound annual growth rate."""
-    volatility: float
-    """Yearly standard deviation of the returns; NaN for a single return."""
+    volatility: float  # NaN for a single return
     sharpe: float
-    """Mean / standard deviation of the returns minus the risk-free rate, annualised."""
     sortino: float
-    """Mean return / downside deviation, annualised."""
-    max_drawdown: float
-    """Largest drop below the running peak, which includes V_0; zero or negative."""
+    max_drawdown: float  # zero or negative; the peak may be V_0
     calmar: float
-    """CAGR / |maximum drawdown|."""
-    days: int
-    """Number of returns."""
+    days: int  # number of returns
 
 
 @dataclass(frozen=True)
 class Relative:
-    """Metrics of a curve relative to a benchmark, over the dates on which both have a value."""
+    """Metrics of a curve with returns r relative to a benchmark with returns b, over the dates on which both have a value."""
 
-    excess: float
-    """Total return minus the benchmark's."""
-    beta: float
-    """Beta: cov(r, b) / var(b), with the returns r of the curve and b of the benchmark."""
-    alpha: float
-    """Yearly alpha: (mean(r) - beta mean(b)) P, without a risk-free rate."""
-    information_ratio: float
-    """Yearly information ratio: mean(r - b) / std(r - b, ddof=1) sqrt(P)."""
-    tracking_error: float
-    """Yearly tracking error: std(r - b, ddof=1) sqrt(P)."""
+    excess: float  # total return minus the benchmark's
+    beta: float  # cov(r, b) / var(b)
+    alpha: float  # (mean(r) - beta mean(b)) P, without a risk-free rate
+    information_ratio: float  # mean(r - b) / std(r - b, ddof=1) sqrt(P)
+    tracking_error: float  # std(r - b, ddof=1) sqrt(P)
 
 
 @dataclass(frozen=True)
 class Drawdown:
     """One drop below a peak, and its recovery."""
 
-    peak: np.datetime64
-    """Last date at the peak."""
-    valley: np.datetime64
-    """Date of the lowest value."""
-    recovery: np.datetime64 | None
-    """First later date at or above the peak; None if there is none."""
-    depth: float
-    """Value at the trough / value at the peak - 1."""
-    sessions: int
-    """Number of sessions from the peak to the recovery, or to the end of the curve."""
+    peak: np.datetime64  # last date at the peak
+    valley: np.datetime64  # date of the lowest value
+    recovery: np.datetime64 | None  # first later date at or above the peak; None if there is none
+    depth: float  # lowest value / value at the peak - 1
+    sessions: int  # number of sessions from the peak to the recovery, or to the end of the curve
 
 
 def metrics(
@@ -113,7 +95,7 @@ def metrics(
     cagr = np.where(np.isfinite(yearly), yearly, np.nan)
     deepest = np.nanmin(drawdowns(curve), axis=0)
     year = np.sqrt(periods_per_year)
-    sharpe, sortino = (_ratio(mean - daily_rate, deviation) * year, _ratio(mean, downside) * year)
+    sharpe, sortino = _ratio(mean - daily_rate, deviation) * year, _ratio(mean, downside) * year
     figures = (growth - 1, cagr, deviation * year, sharpe, sortino, deepest, _ratio(cagr, -deepest), days)
     return Metrics(*map(_plain, figures))
 

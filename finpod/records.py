@@ -37,20 +37,19 @@ class Event:
     ticker: str = ""
     """Ticker of the asset, if the event concerns one."""
     shares: float | None = None
-    """Number of shares that a delisting turned into cash."""
     price: float | None = None
-    """Price at which a delisting turned the shares into cash."""
+    """Number of shares that a delisting turned into cash, and their price."""
     count: int = 1
     """Number of such orders in the run; the event describes the first."""
 
 
 class Severity(StrEnum):
-    """Severity of a finding: look-ahead bias, or only the possibility of it."""
+    """Severity of a finding, the highest first."""
 
     LOOKS_AHEAD = "looks_ahead"
-    """A decision, a feature or a fill depends on the future."""
+    """Look-ahead bias: a decision, a feature or a fill depends on the future."""
     CAN_LOOK_AHEAD = "can_look_ahead"
-    """The strategy could read later data, or data from outside the market."""
+    """Only the possibility of it: the strategy could read later data, or data from outside the market."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class Finding:
     rows), "model" (fitted on unknown days), "file", "network", "process", "clock" (read during a decision), "fill",
     "backfilled", "extra"."""
     severity: Severity
-    """Look-ahead bias, or only the possibility of it."""
     where: str
     """Audited part: "decisions", "features", "fills", "data", or the name of a feature."""
     day: str = ""
@@ -84,7 +82,6 @@ class Audit:
     passed: bool | None
     """True if there are no findings on the days checked, False if there are findings, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
-    """Findings, in the order of the checks."""
     days: tuple[str, ...] = ()
     """Sessions checked, YYYY-MM-DD."""
     subject: str = ""
@@ -96,9 +93,8 @@ class Audit:
     note: str = ""
     """Day or error that the reason refers to."""
     decisions: int | None = None
-    """Number of decisions of the run."""
     compared: int | None = None
-    """Number of decisions of the run that were compared, up to the last day checked."""
+    """Number of decisions of the run, and of those that were compared, up to the last day checked."""
 
     @property
     def severity(self) -> Severity | None:
