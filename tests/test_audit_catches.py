@@ -193,7 +193,7 @@ def test_fitted_models_without_a_day_can_look_ahead():
 @pytest.mark.parametrize("fill", ["open", "close"])
 def test_fills_at_the_seen_close_are_caught(monkeypatch, fill):
     honest = Execution.fill_row
-    seen = lambda tape, row: tape.decision_row(row) if tape.fill == fill else honest(tape, row)  # noqa: E731
+    seen = lambda tape, row: row - tape.lag if tape.fill == fill else honest(tape, row)  # noqa: E731
     monkeypatch.setattr(Execution, "fill_row", seen)
     verdict = audit(load_strategy("equal-weight"), MARKET, days=3)
     (finding,), row = verdict.findings, MARKET.row_of(verdict.days[0])

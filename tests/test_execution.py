@@ -66,7 +66,7 @@ def test_membership_is_that_of_the_decision_day(fill):
     execution = build_execution(make_market([10] * 5, open=[10] * 5, member=member), fill)
     for row in range(execution.lag, 4):
         bought, sold = (execution.trade(account(100, 1), row, t(order), FREE).traded.item() for order in (4, -1))
-        assert (bought, sold) == (4.0 if member[execution.decision_row(row)] else 0.0, -1.0)
+        assert (bought, sold) == (4.0 if member[row - execution.lag] else 0.0, -1.0)
 
 
 def test_impact_is_worked_by_hand():

@@ -49,8 +49,6 @@ TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatili
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
 """Names of the returns on which alpha is regressed."""
-ANCHORED = tuple(ANCHORS)
-"""Anchors around which agents are trained."""
 
 
 class Period(NamedTuple):
@@ -161,7 +159,7 @@ def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequenc
     for period in periods:
         days = cache(partial(Days, market, period))
         makers: dict[str, Callable[[], dict[str, Any]]] = {f"{period.name}-rules": partial(_rules_row, days)}
-        for key in product(kinds, ANCHORED, period.seeds):
+        for key in product(kinds, ANCHORS, period.seeds):
             name = "-".join(map(str, (period.name, *key)))
             makers[name] = partial(_agent_row, days, period.name, *key)
         rows += keep_rows(folder, makers)
@@ -169,8 +167,8 @@ def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequenc
 
 
 def _rules_row(days: Callable[[str], Days]) -> dict[str, Any]:
-    anchors = {f"{anchor}, weekly": days(anchor).test.baseline() for anchor in ANCHORED}
-    return _short(anchors | rules(days(ANCHORED[0]).test))
+    anchors = {f"{anchor}, weekly": days(anchor).test.baseline() for anchor in ANCHORS}
+    return _short(anchors | rules(days(ANCHORS[0]).test))
 
 
 def _agent_row(days: Callable[[str], Days], period: str, kind: str, anchor: str, seed: int) -> dict[str, Any]:
@@ -194,8 +192,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     agents = pd.json_normalize([dict(row) for row in rows if "learner" in row])
     for (learner, anchor), group in agents.groupby(["learner", "anchor"], sort=False):
         yield {"learner": learner, "anchor": anchor, **_of_agents(group, factors)}
-    for name in (*(f"{anchor}, weekly" for anchor in ANCHORED), "benchmark"):
-        cells = _of_rule(rule[name], rule[f"{ANCHORED[0]}, weekly"], factors)
+    for name in (*(f"{anchor}, weekly" for anchor in ANCHORS), "benchmark"):
+        cells = _of_rule(rule[name], rule[f"{ANCHORS[0]}, weekly"], factors)
         yield {"learner": name, "anchor": "equal-weight", **cells}
 
 

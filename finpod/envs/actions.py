@@ -121,8 +121,7 @@ def greedy_weights(
 
     features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;
     anchor [N] float64 is None for equal weight. Only the 'shares' action uses equity and price [N], as traded and 0 without
-    a bar. Its orders are converted to weights at these prices. If the fill prices differ, the trades differ slightly from
-    the orders, in validation as in a backtest.
+    a bar. Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -123,11 +123,10 @@ class TradingEnv(_Vector):
         bound = 1.0 if orders or numpy else np.inf
         action = spaces.Box(-bound, bound, (env.num_actions,), np.float32)
         weights = np.ones(len(market.tickers) + 1, np.float32)
-        observation: spaces.Space[Any]
         if numpy:
             features_high = np.full(self.panel.features[0].numel(), max(CLIP.values()), np.float32)
             low, high = np.append(-features_high, 0 * weights), np.append(features_high, weights)
-            observation = spaces.Box(low, high, dtype=np.float32)
+            observation: spaces.Space[Any] = spaces.Box(low, high, dtype=np.float32)
         else:
             row = spaces.Box(0, len(market.dates) - 1, (), np.int64)
             observation = spaces.Dict({"row": row, "state": spaces.Box(0 * weights, weights, dtype=np.float32)})

@@ -19,8 +19,8 @@ from finpod.errors import CheckpointError, InputError
 from finpod.seeds import require_seed, torch_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution
-from finpod.trading.ledger import value
-from finpod.trading.simulate import phases
+from finpod.trading.ledger import orders_for, value
+from finpod.trading.simulate import opening, simulate_totals
 
 RUIN = 1e-12
 """Lower bound of the equity ratio in a log return, so that ruin has a finite reward: ln 1e-12 = -27.6."""
@@ -67,8 +67,8 @@ class MarketEnv:
         self._days = self._draw(self.config.groups)
         self._decisions = torch.zeros_like(self._days)
         self._rows = self._on_device(self._days)
-        self.equity = torch.full(self._shape, self.config.cash, dtype=torch.float64, device=self.device)
-        self.account = self.seen = Account(self.equity, self.equity.new_zeros((*self._shape, self.names)))
+        self.account = self.seen = opening(self.execution, self.config, self._shape)
+        self.equity = self.account.cash
         return self.observe()
 
     def observe(self) -> Observation:
@@ -108,9 +108,14 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of the anchor for each phase of rebalancing (`phases`), on the CPU."""
-        config = self.config
-        return phases(self.execution, self.anchor, self.first, self.last, config.hold, config.uncapped).cpu()
+        """[n + 1, hold] equity, on the CPU, of `hold` accounts in the anchor. Account p first trades at row `first` + p."""
+        hold, terms = self.config.hold, self.config.uncapped
+        numbers = torch.arange(hold, device=self.device).unsqueeze(-1)
+
+        def decide(step: int, row: int, _seen: Account) -> Tensor:
+            return self.anchor[row].where(numbers == step % hold, torch.nan)
+
+        return simulate_totals(self.execution, self.first, self.last, decide, terms, (hold,)).equity.cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
         """Return the step, the traded notional [G, M] in currency, and the equity [G, M] before any reset."""
@@ -196,7 +201,8 @@ class MarketEnv:
             orders = orders.trunc() if config.whole_shares else orders
             orders = orders if execution.factor is None else orders / execution.factor[execution.fill_row(rows)]
         else:
-            orders = execution.orders(account, rows, self._weights(action, rows, account))
+            price = execution.price[execution.fill_row(rows)]
+            orders = orders_for(self._weights(action, rows, account), value(*account, price), account.shares, price)
         orders = orders.where(good.unsqueeze(-1), 0.0)
         fill = execution.trade(account, rows, orders, config.costs, whole_shares=config.whole_shares, smooth=smooth)
         return Account(fill.cash, fill.shares), fill.notional, good

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,24 +22,25 @@ if TYPE_CHECKING:
 
 EQUAL = "equal-weight"
 """Name of the default anchor."""
+ANCHORS = (EQUAL, "dollar-volume")
+"""Names of the rules, see `rule_weights`."""
 SUM = 1e-9
 """Largest amount by which weights may sum to more than 1, for rounding."""
 GIVEN = "anchor"
 """Name of the extra column that holds weights given as an array."""
 
 
-def equal_weight(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return equal weights [T, N] of the assets in `among` [T, N]; all zero in a row where it is empty."""
-    return among / among.sum(-1, keepdim=True).clamp(min=1).double()
+def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
+    """Return the weights [T, N] float64 of the rule `anchor`, given the assets `among` [T, N] bool that may be held.
 
-
-def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return weights [T, N] in proportion to the square root of the mean dollar volume of the last `rows` rows.
-
-    `dollars` [T, N] is close * volume, NaN where unknown; the mean is over the known rows. `among` [T, N] bool marks the
-    assets that may be held. An asset without dollar volume gets the smallest dollar volume of the row. If no asset of a row
-    has dollar volume, all get equal weights. Raises InputError if `dollars` is None.
+    'equal-weight': equal weights; all zero in a row where `among` is empty. 'dollar-volume': in proportion to the square
+    root of the mean dollar volume of the last `rows` rows. `dollars` [T, N] is close * volume, NaN where unknown; the mean is
+    over the known rows. An asset without dollar volume gets the smallest dollar volume of the row. If no asset of a row has
+    dollar volume, all get equal weights. Raises InputError if the rule needs `dollars` and it is None.
     """
+    equal = among / among.sum(-1, keepdim=True).clamp(min=1).double()
+    if anchor == EQUAL:
+        return equal
     if dollars is None:
         text = f"anchor 'dollar-volume' needs volumes, and these data have none; choose anchor {EQUAL!r}"
         raise InputError(text, argument="anchor")
@@ -50,14 +50,7 @@ def dollar_volume(dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
     least = size.where(among & known, math.inf).amin(-1, keepdim=True)
     size = size.where(known, least.where(least.isfinite(), 0.0)) * among
     total = size.sum(-1, keepdim=True)
-    return (size / total.where(total > 0, 1.0)).where(total > 0, equal_weight(None, among, rows))
-
-
-ANCHORS: dict[str, Callable[[Tensor | None, Tensor, int], Tensor]] = {
-    EQUAL: equal_weight,
-    "dollar-volume": dollar_volume,
-}
-"""Name -> function of dollar volumes [T, N], members with a bar [T, N] and the rows of a quarter to weights [T, N] float64."""
+    return (size / total.where(total > 0, 1.0)).where(total > 0, equal)
 
 
 def require_anchor(name: object) -> None:
@@ -65,7 +58,7 @@ def require_anchor(name: object) -> None:
     if column_of(name) == "":
         raise InputError(f"anchor {PREFIX} needs the name of a column, such as {PREFIX}size", argument="anchor")
     if not column_of(name):
-        require_choice("anchor", name, tuple(ANCHORS), f" and {PREFIX}COLUMN")
+        require_choice("anchor", name, ANCHORS, f" and {PREFIX}COLUMN")
 
 
 def anchor_weights(
@@ -84,7 +77,7 @@ def anchor_weights(
     dollars = None
     if execution.volume is not None and bool((execution.volume > 0).any()):
         dollars = (execution.mark * execution.volume).where(execution.has_bar, math.nan)
-    return ANCHORS[anchor](dollars, among, 3 * execution.month)
+    return rule_weights(anchor, dollars, among, 3 * execution.month)
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
@@ -93,7 +86,7 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
     if (column := column_of(anchor)) is not None:
         return checked(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
     dollars = torch.tensor(view.closes(rows) * view.volumes(rows)) if anchor != EQUAL and view.has_volumes else None
-    return ANCHORS[anchor](dollars, among if dollars is None else among.expand(len(dollars), -1), rows)[-1]
+    return rule_weights(anchor, dollars, among if dollars is None else among.expand(len(dollars), -1), rows)[-1]
 
 
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from finpod.errors import require_number
-
 LOOSE = 1e-6
 """Largest amount by which weights may sum to more than 1, and the smallest cap on a weight."""
 
@@ -17,8 +15,7 @@ def within_caps(
     """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
 
     No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
-    w = min(c * target, max_weight), where c >= 1 preserves the sum. With fewer assets than sum / max_weight, the rest stays
-    in cash.
+    w = min(c * target, max_weight), where c >= 1 preserves the sum. With fewer than sum / max_weight assets, the rest is cash.
 
     The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; then
     w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`, `max_weight`
@@ -34,14 +31,6 @@ def within_caps(
     allowed = (max_turnover - (current - start).sum(-1, keepdim=True)).clamp(min=0)
     way = (target - start).abs().sum(-1, keepdim=True)
     return start.lerp(target, allowed / way.maximum(allowed).clamp(min=1e-100))
-
-
-def require_caps(max_weight: float | None, max_turnover: float | None) -> None:
-    """Raise InputError unless `max_weight` is in [`LOOSE`, 1] and `max_turnover` finite and positive, or None for no cap."""
-    if max_weight is not None:
-        require_number("max_weight", max_weight, LOOSE, 1)
-    if max_turnover is not None:
-        require_number("max_turnover", max_turnover, 1e-12)
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:

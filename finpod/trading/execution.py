@@ -14,9 +14,8 @@ from torch import Tensor
 from finpod.errors import InputError, require_choice
 from finpod.features.rolling import delay, rolling_mean
 from finpod.market.data import MarketData, forward_fill
-from finpod.measures import Array
 from finpod.trading.caps import within_caps
-from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, orders_for, settle, value
+from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, settle
 
 Row = int | Tensor
 """Row number: one for all accounts, or one for each account [E]."""
@@ -61,12 +60,11 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Number of rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills."""
-        return 0 if self.fill == "open" else 1
+        """Rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills.
 
-    def decision_row(self, row: Row) -> Row:
-        """Return the last row seen by the decision that is taken with the account at the close of `row`."""
-        return row - self.lag
+        The decision taken with the account at the close of row t sees the rows up to t - lag.
+        """
+        return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
         """Return the row at which the decision taken with the account at the close of `row` is filled."""
@@ -112,11 +110,6 @@ class Execution:
         current = worth / (account.cash + worth.sum(-1)).clamp(min=1e-300).unsqueeze(-1)
         return within_caps(weights.double(), current, max_weight, max_turnover)
 
-    def orders(self, account: Account, row: Row, weights: Tensor) -> Tensor:
-        """Return the orders [..., N] in shares that bring the account to `weights` at the fill prices."""
-        price = self.price[self.fill_row(row)]
-        return orders_for(weights, value(*account, price), account.shares, price)
-
     def trade(
         self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False, smooth: float = 0
     ) -> Fill:
@@ -124,7 +117,7 @@ class Execution:
 
         With market impact, nothing is traded while no member's volume is known. `smooth` is passed to `settle`.
         """
-        at, seen = self.fill_row(row), self.decision_row(row)
+        at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)
         if impact is not None:
             impact = impact[seen]
@@ -137,7 +130,7 @@ class Execution:
         """Return the costs [..., N], in currency, of the trades that filled the decision taken at `row`."""
         at, impact = self.fill_row(row), self.impact_for(costs)
         factor = None if self.factor is None else self.factor[at]
-        impact = None if impact is None else impact[self.decision_row(row)].nan_to_num(nan=0.0)
+        impact = None if impact is None else impact[row - self.lag].nan_to_num(nan=0.0)
         return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
@@ -164,22 +157,11 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
     after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # a gap late in a day is not the end
     delisted = after & ~np.vstack([after[:1], after[:-1]])
     delisted[0] = False
-
-    def tensor(table: Array) -> Tensor:
-        return torch.tensor(table, device=device)
-
-    return Execution(
-        fill=fill,
-        price=tensor(price),
-        tradable=tensor(tradable),
-        mark=tensor(mark),
-        has_bar=tensor(market.has_bar),
-        member=tensor(market.member),
-        delisted=tensor(delisted),
-        factor=None if market.factor is None else tensor(forward_fill(market.factor, before=1.0)),
-        volume=None if market.volume is None else tensor(market.volume),
-        month=max(round(MONTH * market.bars_per_session), 1),
-    )
+    factor = None if market.factor is None else forward_fill(market.factor, before=1.0)
+    tables: dict[str, Any] = {"price": price, "tradable": tradable, "mark": mark, "delisted": delisted}
+    tables |= {"has_bar": market.has_bar, "member": market.member, "factor": factor, "volume": market.volume}
+    tensors: Any = {name: None if x is None else torch.tensor(x, device=device) for name, x in tables.items()}
+    return Execution(fill=fill, month=max(round(MONTH * market.bars_per_session), 1), **tensors)
 
 
 def over_rows(table: Tensor, rows: int, before: float) -> Tensor:

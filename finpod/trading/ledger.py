@@ -64,8 +64,7 @@ class Costs:
 
         The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
         daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is paid
-        once and does not change later prices. References: Almgren, Thum, Hauptmann and Li (2005), who measure an exponent of
-        3/5; Toth et al. (2011).
+        once and does not change later prices (Toth et al. 2011; Almgren, Thum, Hauptmann and Li 2005 measure an exponent of 3/5).
         """
         if self.impact == 0:
             return rate
@@ -96,8 +95,8 @@ def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
 def orders_for(weights: Tensor, equity: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
     """Return the orders [..., N] in shares that bring an account worth `equity` [...] to `weights` [..., N].
 
-    order = weight * equity / mark - shares. A weight of zero sells the whole position, to the last bit. Orders smaller than
-    the rounding error of their target are zero.
+    order = weight * equity / mark - shares; zero if it is below the rounding error of weight * equity / mark. A weight of
+    zero sells the whole position, to the last bit.
     """
     target = (weights.hardshrink(DUST) * equity.unsqueeze(-1)).clamp_(min=0).mul_(1 / mark)
     orders = target - shares

@@ -14,7 +14,7 @@ from finpod.errors import require_number
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.trading.anchors import EQUAL, anchor_weights
-from finpod.trading.caps import require_caps
+from finpod.trading.caps import LOOSE
 from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
@@ -40,7 +40,10 @@ class Terms:
     """Largest turnover of one decision, both sides, as a share of the account at the fill; None for no cap."""
 
     def __post_init__(self) -> None:
-        require_caps(self.max_weight, self.max_turnover)
+        if self.max_weight is not None:
+            require_number("max_weight", self.max_weight, LOOSE, 1)
+        if self.max_turnover is not None:
+            require_number("max_turnover", self.max_turnover, 1e-12)
         require_number("cash", self.cash, 1e-12)
         require_number("delisting_return", self.delisting_return, -1)  # -1 is a total loss
 
@@ -55,7 +58,6 @@ class Window:
     """Sessions of a market in which accounts trade: from the close of row `first` to that of row `last`."""
 
     market: MarketData
-    """Market that is traded."""
     execution: Execution
     """Fill prices, marks and masks of the market."""
     first: int
@@ -139,8 +141,7 @@ def simulate(
     """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
     `decide(step, row, account)` returns the weights of the decision whose last visible row is `row`; `step` counts the
-    sessions from the first decision. A decision whose last visible row lies before the data is skipped. The order of events
-    is the contract "Time" in finpod/README.md.
+    sessions from the first decision. A decision without a visible row is skipped. The order of events is in finpod/README.md.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -194,19 +195,6 @@ def anchor_decisions(
     if every > 1:
         due = (np.arange(len(due)) - begins) % every == 0
     return anchor_weights(execution, anchor, market, slice(begins, last)), due
-
-
-def phases(execution: Execution, weights: Tensor, first: int, last: int, every: int, terms: Terms) -> Tensor:
-    """Return the equity [n + 1, every] of accounts that rebalance to `weights` [T, N] on every `every`-th row.
-
-    Account p rebalances for the first time at row `first` + p.
-    """
-    numbers = torch.arange(every, device=weights.device).unsqueeze(-1)
-
-    def decide(step: int, row: int, _seen: Account) -> Tensor:
-        return weights[row].where(numbers == step % every, torch.nan)
-
-    return simulate_totals(execution, first, last, decide, terms, (every,)).equity
 
 
 def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Account:

@@ -109,8 +109,7 @@ class BatchPhysics(Physics):
         self.batch = Batch(self.model, num_envs, nthread=threads_of(threads), persistent=self._forces)
         self.initial_qpos = torch.from_numpy(self.model.qpos0.copy())
         names = [*STATE, *(name for name in spec.reads if name not in (*CONSTANTS, "cfrc_ext"))]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch warns of read-only arrays; nothing writes to them
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of read-only arrays
             self.state = {name: torch.from_numpy(self.batch.bind(name)) for name in names}
         for name in CONSTANTS:
             if name in spec.reads:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
 """Files in the folder: MuJoCo's binary model, positions [T, nq] float64, and the frames written, [T, H, W, 3] uint8."""
-CAMERA = "track"
-"""Name of the camera in Gymnasium's models that follows the centre of mass."""
 
 
 def draw(folder: Path, width: int, height: int) -> None:
@@ -29,7 +27,7 @@ def draw(folder: Path, width: int, height: int) -> None:
         for position, frame in zip(positions, frames, strict=True):
             data.qpos[:] = position
             mujoco.mj_forward(model, data)
-            renderer.update_scene(data, CAMERA)
+            renderer.update_scene(data, "track")  # a camera that follows the centre of mass
             renderer.render(out=frame)
     np.save(folder / FRAMES, frames)
 
