@@ -102,7 +102,7 @@ def train(
     During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
     the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,
     the arguments of `load_market` and the plain values `metadata`, so a run can be resumed by its name alone. `progress` is
-    called with the name of a step and the fraction that is done, `watch` with the `Status` of the tournament.
+    called with the name of a step and the fraction that is done, `watch` with the `Scheduler` of the tournament.
 
     With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it, raises the
     errors of a training that cannot begin, and returns None.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -67,6 +68,7 @@ def made_up(piece: Any, agent: bytes | None = None, days: int = 20) -> Any:
     import numpy as np
 
     from finpod.measures import metrics
+    from finpod.rl.task import Score
     from finpod.tournament.pod import Trained
 
     trained = Trained(agent or agent_file(), piece.until, {"value_loss": 1.0})
@@ -74,7 +76,7 @@ def made_up(piece: Any, agent: bytes | None = None, days: int = 20) -> Any:
         return trained
     returns = np.random.default_rng([piece.settings.seed, piece.until]).normal(0.001, 0.01, days)
     figures = asdict(metrics(returns=returns))
-    return trained._replace(score=figures["sharpe"], metrics=figures, returns=returns)
+    return trained._replace(score=Score(figures, returns))
 
 
 class Made:
@@ -212,7 +214,9 @@ def driver_of(
     for change in changes:
         say(change)
     evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), restart_rate=plan.restart_rate)
-    return Scheduler(plan, evolver, log, engine, update=update, watch=look)
+    task = SimpleNamespace(measure="sharpe")
+    setup: Any = SimpleNamespace(plan=plan, update=update, evolver=lambda: evolver, task=task)
+    return Scheduler(setup, log, engine, lambda doing, share: None, look, "")
 
 
 def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda text: None, watch: Any = None) -> Any:

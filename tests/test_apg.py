@@ -12,7 +12,7 @@ from made_markets import random_market
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.envs.step import Returns
 from finpod.errors import InputError
-from finpod.rl.apg import ADAM, APG, MOST_KEPT, OBJECTIVES, APGConfig, ScorerPolicy, ScorerSpec
+from finpod.rl.apg import ADAM, APG, MOST_KEPT, PENALTIES, APGConfig, ScorerPolicy, ScorerSpec, objective_of
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Table
 from finpod.synthetic import simulate_market
@@ -181,9 +181,9 @@ def test_objectives_are_what_they_say():
         "drawdown": mean - 3 / 2 * (-down / 2),
         "turnover": mean - 3 * 0.5,
     }
-    assert expected.keys() == OBJECTIVES.keys()
+    assert expected.keys() == PENALTIES.keys()
     for name, value in expected.items():
-        assert float(OBJECTIVES[name][0](play, 3.0)) == pytest.approx(value, abs=1e-12), name
+        assert float(objective_of(name, play, 3.0)) == pytest.approx(value, abs=1e-12), name
 
 
 def test_a_gradient_that_is_not_finite_moves_nothing(market):

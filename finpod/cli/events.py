@@ -13,11 +13,11 @@ import numpy as np
 
 from finpod.errors import InputError
 from finpod.files import require_free_file
-from finpod.tournament.leaderboard import Trial
-from finpod.tournament.scheduler import Status
+from finpod.tournament.leaderboard import Leaderboard, Trial
+from finpod.tournament.scheduler import Scheduler
 
 
-def speed(status: Status, now: float) -> float:
+def speed(status: Scheduler, now: float) -> float:
     """Return the environment steps per second since the scheduler began; NaN before the first trial has ended."""
     return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
@@ -44,15 +44,15 @@ class EventFiles:
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
         self._folder, self._say = Path(folder), say
-        self._status: Status | None = None
+        self._board: Leaderboard | None = None
         self._file: Any = None
         self._writer = require_writer(self._folder)
 
-    def __call__(self, status: Status, now: float | None = None) -> None:
+    def __call__(self, status: Scheduler, now: float | None = None) -> None:
         """Write the trials that ended since the last call; `now` is Unix time."""
         now = time.time() if now is None else now
         try:
-            if status is not self._status:
+            if status.board is not self._board:
                 self._begin(status)
             if self._file is None or len(status.board.log) == len(self._seen):
                 return
@@ -64,10 +64,10 @@ class EventFiles:
             self.close()
             self._say(f"cannot write {self._folder}: {error.strerror or error}; continuing without event files")
 
-    def _begin(self, status: Status) -> None:
+    def _begin(self, status: Scheduler) -> None:
         """Open the file of one tournament and close that of the previous one."""
         self.close()
-        self._status = status
+        self._board = status.board
         self._seen = {trial.number for trial in status.board.log}  # an earlier process wrote these
         self._best = np.fmax.reduce([math.nan, *(trial.score for trial in status.board.log)])  # ignores NaN
         folder = self._folder / f"seed-{status.plan.seed}"
@@ -75,7 +75,7 @@ class EventFiles:
         # tensorboardX names files by whole seconds, so two files of one second would have one name
         self._file = self._writer(str(folder / "events"), f".{time.time_ns()}")
 
-    def _write(self, trial: Trial, status: Status, now: float) -> None:
+    def _write(self, trial: Trial, status: Scheduler, now: float) -> None:
         """Write the finite values of a trial as one event."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary

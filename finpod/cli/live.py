@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from finpod.cli.events import speed
+from finpod.tournament.leaderboard import ranked
 
 if TYPE_CHECKING:
     from finpod.tournament.leaderboard import Trial
-    from finpod.tournament.scheduler import Status
+    from finpod.tournament.scheduler import Scheduler
 
 TOP = 10
 """Largest number of agents shown."""
@@ -43,7 +44,7 @@ class View:
         """Set the description of the current step, and the share of the work that is done."""
         self._bar.update(self._task, description=doing, completed=share)
 
-    def watch(self, status: Status) -> None:
+    def watch(self, status: Scheduler) -> None:
         """Copy the state of the tournament."""
         now, trials = self._now(), status.board.log
         self._remark = status.remark or self._remark
@@ -54,7 +55,7 @@ class View:
         self._state = f"{len(trials)} of {status.plan.most_trials} trials" + (f", {failed} failed" if failed else "")
         self._state += "" if math.isnan(rate) else f", {rate:,.0f} steps/s"
         self._state += f" on {status.where}, {len(status.running)} busy"
-        best = enumerate(status.board.ranked()[:TOP], start=1)
+        best = enumerate(ranked(status.board.trials)[:TOP], start=1)
         self._board = [_cells(rank, trial, status.plan.rounds) for rank, trial in best]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:

@@ -7,7 +7,6 @@ continues with the same accounts, without their gradients. The policies, called 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,8 +40,8 @@ class ScorerSpec(AccountSpec):
 class ScorerPolicy(AccountPolicy):
     """Policy with action (1 - keep) * score + keep * (the present holding as an action), without exploration or value.
 
-    keep is a sigmoid of the day's mean features. At every decision, an untrained policy moves halfway to the anchor (softmax:
-    to equal weights of all assets and cash).
+    keep is a sigmoid of the day's mean features. An untrained policy moves halfway to the anchor at every decision. With
+    'softmax' it moves halfway to equal weights of all assets and cash.
     """
 
     spec: ScorerSpec
@@ -78,54 +77,35 @@ def active(returns: Returns) -> Tensor:
     return (1 + returns.net).clamp(min=LEAST).log() - (1 + returns.baseline).clamp(min=LEAST).log()
 
 
-def log_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return the mean of ln(1 + net), the growth rate of wealth. `penalty` is not used."""
-    return (1 + returns.net).clamp(min=LEAST).log().mean()
+def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
+    """Return an objective of returns [K, E], which is maximised. a are the active returns, see `active`.
 
-
-def active_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / 2 * var(a): active return against squared tracking error."""
-    over = active(returns)
-    return over.mean() - penalty / 2 * over.var(correction=0)
-
-
-def mean_variance_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)."""
-    return returns.net.mean() - penalty / 2 * returns.net.var(correction=0)
-
-
-def cvar_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / K * CVaR of sum_K(a) over the environments (Rockafellar and Uryasev 2000).
-
-    CVaR, the conditional value at risk, is minus the mean of the worst tenth.
+    'log'            mean ln(1 + net), the growth rate of wealth; it has no penalty
+    'active'         mean(a) - penalty / 2 * var(a): active return against squared tracking error
+    'mean-variance'  mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)
+    'cvar'           mean(a) - penalty / K * CVaR of sum_K(a) over the environments (Rockafellar and Uryasev 2000). CVaR,
+                     the conditional value at risk, is minus the mean of the worst tenth
+    'drawdown'       mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)
+    'turnover'       mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a
     """
-    over = active(returns)
-    worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
-    return over.mean() + penalty / len(over) * worst.mean()
+    over, net, steps = active(returns), returns.net, len(returns.net)
+    if name == "log":
+        return (1 + net).clamp(min=LEAST).log().mean()
+    if name == "active":
+        return over.mean() - penalty / 2 * over.var(correction=0)
+    if name == "mean-variance":
+        return net.mean() - penalty / 2 * net.var(correction=0)
+    if name == "cvar":
+        worst = over.sum(0).topk(math.ceil(TAIL * over.shape[1]), largest=False).values
+        return over.mean() + penalty / steps * worst.mean()
+    if name == "drawdown":
+        path = torch.cat([torch.zeros_like(over[:1]), over.cumsum(0)])
+        return over.mean() - penalty / steps * (path.cummax(0).values - path).amax(0).mean()
+    return over.mean() - penalty * returns.turnover.mean()
 
 
-def drawdown_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)."""
-    over = active(returns)
-    path = torch.cat([torch.zeros_like(over[:1]), over.cumsum(0)])
-    deepest = (path.cummax(0).values - path).amax(0)
-    return over.mean() - penalty / len(over) * deepest.mean()
-
-
-def turnover_objective(returns: Returns, penalty: float) -> Tensor:
-    """Return mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a."""
-    return active(returns).mean() - penalty * returns.turnover.mean()
-
-
-OBJECTIVES: dict[str, tuple[Callable[[Returns, float], Tensor], float]] = {
-    "log": (log_objective, 0.0),
-    "active": (active_objective, 10.0),
-    "mean-variance": (mean_variance_objective, 2.0),
-    "cvar": (cvar_objective, 0.2),
-    "drawdown": (drawdown_objective, 0.2),
-    "turnover": (turnover_objective, 0.001),
-}
-"""Name -> objective and its default penalty, which `APGConfig.penalty` multiplies."""
+PENALTIES = {"log": 0.0, "active": 10.0, "mean-variance": 2.0, "cvar": 0.2, "drawdown": 0.2, "turnover": 0.001}
+"""Name of an objective -> its default penalty, which `APGConfig.penalty` multiplies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +113,7 @@ class APGConfig:
     """Settings of APG."""
 
     objective: str = "active"
-    """Name of the objective in `OBJECTIVES`."""
+    """Name of the objective, see `objective_of`."""
     penalty: float = 1.0
     """Factor on the default penalty of the objective."""
     network: str = "linear"
@@ -150,7 +130,7 @@ class APGConfig:
     """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`; 0 for none."""
 
     def __post_init__(self) -> None:
-        require_choice("objective", self.objective, tuple(OBJECTIVES))
+        require_choice("objective", self.objective, tuple(PENALTIES))
         require_choice("network", self.network, tuple(ADAM))
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", ADAM[self.network][0])
@@ -187,17 +167,17 @@ class APG:
             raise InputError(
                 f"apg needs a differentiable environment, and this {type(env).__name__} is not; use learner 'ppo'"
             )
-        obs, played = env.observe(), []
+        obs, parts = env.observe(), []
         with torch.enable_grad():
             for _ in range(self.config.num_steps):
                 code = encode_rows(self.policy, self.table, of_groups(obs.row, self.groups))
                 action, _ = self.policy(code, obs.state.unflatten(0, (self.groups, -1)))
-                step, earned = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)
-                played.append(earned)
+                step, returns = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)
+                parts.append(returns)
                 obs = step.obs
             env.detach()
             env.check()
-            return Returns(*map(torch.stack, zip(*played, strict=True)))
+            return Returns(*map(torch.stack, zip(*parts, strict=True)))
 
     def update(self, returns: Returns, progress: float = 0.0) -> dict[str, Tensor]:
         """Take a gradient step; return statistics of the returns as device tensors.
@@ -205,10 +185,9 @@ class APG:
         With `anneal_lr` the step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
         """
         config = self.config
-        objective, usual = OBJECTIVES[config.objective]
-        gained = PERCENT * objective(returns, config.penalty * usual)
+        value = PERCENT * objective_of(config.objective, returns, config.penalty * PENALTIES[config.objective])
         self.optimizer.zero_grad(set_to_none=True)
-        (-gained).backward()
+        (-value).backward()
         grads = [p.grad for p in self.policy.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(grads)
         for grad in grads:
@@ -217,10 +196,11 @@ class APG:
         self.optimizer.step()
         self.updates += 1
         over = active(returns).detach()
-        percent = {"reward": returns.net.detach().mean(), "active": over.mean(), "tracking": over.std(correction=0)}
         return {
-            "objective": gained.detach(),
-            **{name: PERCENT * value for name, value in percent.items()},
+            "objective": value.detach(),
+            "reward": PERCENT * returns.net.detach().mean(),
+            "active": PERCENT * over.mean(),
+            "tracking": PERCENT * over.std(correction=0),
             "turnover": returns.turnover.detach().mean(),
             "grad_norm": norm,
             "moving": norm.isfinite().float(),

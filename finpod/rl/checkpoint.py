@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -46,43 +45,32 @@ class Checkpoint:
     config: dict[str, Any]
     """Settings of the learner."""
     seed: int
-    """Seed of the agent."""
     steps: int
     """Number of environment steps of training, including those of the agent's ancestors."""
     versions: dict[str, str]
     """Versions of finpod and torch."""
 
-    def policy(self, device: str | torch.device = "cpu") -> Policy:
-        """Return the policy, ready to act.
+    def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
+        """Return the policy, ready to act: `untrained`, which gets the agent's weights, or a new policy on `device`.
 
-        Raises CheckpointError if weights and sizes do not agree, and for a policy that only its task can build. For the
-        latter, build the policy with the task and pass it to `restore`.
+        Raises CheckpointError if weights and sizes do not agree, and for a new policy that only its task can build.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
-        if kind not in POLICIES:
+        if untrained is None and kind not in POLICIES:
             raise CheckpointError("only the task can build the policy; load the agent with its task")
-        with self._fitting():
-            make, spec = POLICIES[kind]
-            policy: Policy = make(spec(**sizes), torch.Generator()).to(device)
-        return self.restore(policy)
-
-    def restore(self, policy: Policy) -> Policy:
-        """Load the agent's weights into `policy` and return it, ready to act. Raises CheckpointError if they do not fit."""
-        with self._fitting():
-            policy.load_state_dict(self.weights)
-        return policy.requires_grad_(False)
-
-    @contextmanager
-    def _fitting(self) -> Iterator[None]:
         try:
-            yield
+            if untrained is None:
+                make, spec = POLICIES[kind]
+                untrained = make(spec(**sizes), torch.Generator()).to(device)
+            untrained.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists the differences, one per line
             text = (
                 f"the weights, stored by {self.versions}, do not fit the policy of this version ({reason}); train again"
             )
             raise CheckpointError(text) from error
+        return untrained.requires_grad_(False)
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint as the content of a file."""

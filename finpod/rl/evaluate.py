@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -25,19 +23,11 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
     return mean.flatten(0, 1)
 
 
-class Episodes(NamedTuple):
-    """One whole episode of each of E environments."""
+def episodes(env: Environment, policy: Policy, table: Table | None = None) -> tuple[Tensor, Tensor]:
+    """Return the sums of rewards [E] float64 and the numbers of steps [E] int64 of one whole episode of each environment.
 
-    returns: Tensor
-    """[E] float64 sums of the rewards."""
-    lengths: Tensor
-    """[E] int64 numbers of steps."""
-
-
-def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
-    """Return one whole episode of each environment under the mean action, from its current state.
-
-    Raises InputError for an action that is not finite and for an episode of more than `LONGEST` steps.
+    Episodes begin in the current states and follow the mean action. Raises InputError for an action that is not finite and
+    for an episode of more than `LONGEST` steps.
     """
     obs = env.observe()
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)
@@ -49,6 +39,6 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
         running = running & ~(step.terminated | step.truncated)
         if not running.any():
             env.check()
-            return Episodes(total, length)
+            return total, length
         obs = step.obs
     raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must truncate it")

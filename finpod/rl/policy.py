@@ -163,8 +163,7 @@ class AccountPolicy(Policy):
         """Return the action [..., M, N] that keeps the holdings of accounts with the states [..., M, N + 1].
 
         It is the log of the weights minus its mean over the assets that may be held. The weights are first divided by the
-        anchor (None: equal weight), and 0.1 is added so that a weight of zero has a logarithm. For a tilt, w ~ a exp(k tanh z)
-        is solved for z, with |tanh z| at most 0.99.
+        anchor; 0.1 is added so that 0 has a logarithm. For a tilt, w ~ a exp(k tanh z) is solved for z, |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -192,9 +191,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h, where h is the action that keeps the current holdings. The output layer
-    starts at zero: an untrained policy holds the anchor (tilt) or equal weights of all assets and cash (softmax), or does not
-    trade (shares).
+    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at zero:
+    an untrained policy holds the anchor (tilt), equal weights of all assets and cash (softmax), or does not trade (shares).
     """
 
     spec: PolicySpec
@@ -217,7 +215,6 @@ class MarketPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * inertia.tanh(), cash, value, among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...] and states [..., M, N + 1]."""
         mean = code.score.unsqueeze(-2) + code.inertia.unsqueeze(-2) * self._holding(code, state)
         account = self.summary(self._summarised(code, state))
         value = code.value[..., None, 0] + (code.value[..., None, 1:] * account).sum(-1)
@@ -273,7 +270,6 @@ class DensePolicy(Policy):
         self.mean, self.value = network(spec.actions, 0.01), network(1, 1.0)
 
     def forward(self, code: None, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] of states [..., M, S]."""
         seen = self.statistics(state)
         return self.mean(seen), self.value(seen).squeeze(-1)
 
@@ -282,7 +278,6 @@ class DensePolicy(Policy):
         return torch.ones_like(self.log_std, dtype=torch.bool).unsqueeze(0)
 
     def observe(self, code: None, state: Tensor) -> None:
-        """Update the running mean and variance of the observations."""
         self.statistics.update(state)
 
 

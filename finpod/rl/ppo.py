@@ -53,8 +53,7 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments of its row, the market's common move. It has no
-    effect with one environment per row."""
+    """True to subtract from each advantage the mean over the environments of its row, the market's move, if it has several."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -217,9 +216,8 @@ class PPO:
         try:
             self.generator.set_state(state["generator"])
         except RuntimeError as error:
-            text = (
-                f"the checkpoint was not made on {self.generator.device}; continue on the kind of device that made it"
-            )
+            where = self.generator.device
+            text = f"the checkpoint was not made on {where}; continue on the kind of device that made it"
             raise CheckpointError(text) from error
         self.updates = int(state["updates"])
         if self.config.scale_reward:

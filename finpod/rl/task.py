@@ -28,8 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool: entries that a decision on the row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`; None for equal weights. If not None, its rows are the
-    third argument of the policy's `encode`."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`: third argument of `encode`. None for equal weights."""
 
 
 class Score(NamedTuple):
@@ -38,8 +37,7 @@ class Score(NamedTuple):
     metrics: Mapping[str, float]
     """Metrics by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
     returns: Array | None = None
-    """[n] returns by period, or None for a task without returns. Among agents with correlated returns only the best are
-    kept."""
+    """[n] returns by period, or None. Among agents with correlated returns only the best are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
 
-Every choice depends only on the leaderboard, the seed of the tournament and the number of the round or draw. It can therefore
-be recomputed from a log.
+Choices depend only on the leaderboard, the seed of the tournament and the number of the round or draw, so a log suffices to
+recompute them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,6 @@ class Evolver:
     """Draws the next agents, with generators seeded by the tournament's seed and the number of the draw."""
 
     seed: int
-    """Seed of the tournament."""
     config: Any
     """Settings of the learner of the first agent. Settings without bounds are the same for all agents."""
     space: Space
@@ -38,7 +37,6 @@ class Evolver:
     restart_rate: float
     """Fraction of new agents that start untrained with new settings."""
     learner: str = LEARNER
-    """Name of the learner of all agents."""
 
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
         """Return the trials of a round. In the first round all agents are untrained.
@@ -53,14 +51,14 @@ class Evolver:
         ended = [trial for trial in last if trial.state == "ended"]
         alive = [trial for trial in ended if not math.isnan(trial.score)] or ended or last[:1]
         strong = alive[: math.ceil(len(last) / 2)][:agents]
-        number, made = len(board.trials), len(board.agents)
+        number, index = len(board.trials), len(board.agents)
         trials = [self._trial(number + i, level, trial.agent_settings, trial) for i, trial in enumerate(strong)]
         for i in range(agents - len(strong)):
             parent = strong[i % len(strong)]
             if parent.state == "failed" or random.random() < self.restart_rate:
-                trials.append(self._trial(number + len(trials), level, self.fresh(made + i, random).to_dict()))
+                trials.append(self._trial(number + len(trials), level, self.fresh(index + i, random).to_dict()))
             else:
-                child = self.copy(parent, made + i, random).to_dict()
+                child = self.copy(parent, index + i, random).to_dict()
                 trials.append(self._trial(number + len(trials), level, child, parent, copied=True))
         return trials
 
@@ -69,51 +67,52 @@ class Evolver:
 
         An agent is compared with all agents that have reached its level of experience. If it is in the better half of at least
         two, it continues, and it is copied once. The highest level comes first. If no agent is due, a new agent begins: at
-        first as in `begin`, later a fresh agent, or one with varied settings of an agent drawn by its rank (weights n, n - 1,
-        ..., 1).
+        first as in `begin`, later a fresh agent or one with varied settings of an agent drawn by rank (weights n, ..., 1).
         """
-        number, made = len(board.trials), len(board.agents)
+        number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
-        if made >= agents:
+        if index >= agents:
             for parent, copied in _waiting(board, levels):
-                settings = self.copy(parent, made, random).to_dict() if copied else parent.agent_settings
+                settings = self.copy(parent, index, random).to_dict() if copied else parent.agent_settings
                 return self._trial(number, parent.level + 1, settings, parent, copied=copied)
-        order = [trial for trial in board.ranked() if trial.state == "ended"]
-        if made < agents or not order or random.random() < self.restart_rate:
-            return self._trial(number, 1, self.begin(made, random).to_dict())
+        order = [trial for trial in ranked(board.trials) if trial.state == "ended"]
+        if index < agents or not order or random.random() < self.restart_rate:
+            return self._trial(number, 1, self.begin(index, random).to_dict())
         weights = np.arange(len(order), 0, -1, dtype=np.float64)
         like = order[int(random.choice(len(order), p=weights / weights.sum()))]
-        return self._trial(number, 1, self.copy(like, made, random).to_dict())
+        return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
-    def begin(self, made: int, random: np.random.Generator) -> Settings:
+    def begin(self, index: int, random: np.random.Generator) -> Settings:
         """Return an untrained agent. The first has `config`; each later one is fresh or has a variation of `config`."""
-        if made and random.random() < self.restart_rate:
-            return self.fresh(made, random)
-        config = vary(self.config, self._bounds(), random) if made else self.config
-        return self._agent(made, config, self.space.start)
+        if index and random.random() < self.restart_rate:
+            return self.fresh(index, random)
+        config = vary(self.config, self._bounds(), random) if index else self.config
+        return self._agent(index, config, self.space.start)
 
-    def fresh(self, made: int, random: np.random.Generator) -> Settings:
+    def fresh(self, index: int, random: np.random.Generator) -> Settings:
         """Return an untrained agent. Settings with bounds are drawn log-uniformly, and subsets and choices uniformly."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
         task |= {name: float(np.exp(random.uniform(*np.log(bounds)))) for name, bounds in space.ranges.items()}
-        task |= {name: _subset(names, random) for name, names in space.subsets.items()}
+        for name, names in space.subsets.items():
+            count = int(random.integers(min(FEWEST, len(names)), len(names) + 1))
+            task[name] = tuple(names[i] for i in sorted(random.choice(len(names), count, replace=False).tolist()))
         task |= {name: options[int(random.choice(len(options)))] for name, options in space.choices.items()}
-        return self._agent(made, replace(self.config, **drawn), task)
+        return self._agent(index, replace(self.config, **drawn), task)
 
-    def copy(self, trial: Trial, made: int, random: np.random.Generator) -> Settings:
+    def copy(self, trial: Trial, index: int, random: np.random.Generator) -> Settings:
         """Return a mutated copy: each setting that does not shape the network is multiplied by a factor in `PERTURB`."""
         parent = Settings.from_dict(trial.agent_settings)
         moved = {
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))
             for name, bounds in self.space.ranges.items()
         }
-        return self._agent(made, vary(parent.config, self._bounds(), random), {**parent.task, **moved})
+        return self._agent(index, vary(parent.config, self._bounds(), random), {**parent.task, **moved})
 
-    def _agent(self, made: int, config: Any, task: Mapping[str, Any]) -> Settings:
-        seed = int(np.random.SeedSequence([self.seed, made + 1]).generate_state(1)[0])
-        return Settings(agent_id=f"{self.seed}-{made}", seed=seed, config=config, learner=self.learner, task=task)
+    def _agent(self, index: int, config: Any, task: Mapping[str, Any]) -> Settings:
+        seed = int(np.random.SeedSequence([self.seed, index + 1]).generate_state(1)[0])
+        return Settings(agent_id=f"{self.seed}-{index}", seed=seed, config=config, learner=self.learner, task=task)
 
     def _bounds(self) -> dict[str, tuple[float, float]]:
         return {name: self.space.learner.get(name, bounds) for name, bounds in LEARNERS[self.learner].bounds.items()}
@@ -150,11 +149,6 @@ def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.rand
     return replace(config, **changes)
 
 
-def _subset(names: Sequence[str], random: np.random.Generator) -> tuple[str, ...]:
-    count = int(random.integers(min(FEWEST, len(names)), len(names) + 1))
-    return tuple(names[i] for i in sorted(random.choice(len(names), count, replace=False).tolist()))
-
-
 def _between(name: str, low: float, high: float, random: np.random.Generator) -> float:
     if name in HORIZONS:
         return 1 - float(np.exp(random.uniform(math.log(1 - high), math.log(1 - low))))
@@ -163,7 +157,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
     """Yield (trial, False) for trials that may continue, then (trial, True) for those to copy, from the highest level down."""
-    order, taken = board.ranked(), board.taken
+    order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]
         strong = [trial for trial in reached[: len(reached) // 2] if not math.isnan(trial.score)]

@@ -25,7 +25,6 @@ class History:
     """All tournaments of a run."""
 
     name: str
-    """Name of the run."""
     where: str
     """Folder or URL of the logs."""
     finished: bool
@@ -67,8 +66,7 @@ class History:
 def read_history(run: str | Path) -> History:
     """Return the history of the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
 
-    Raises InputError if there is no run. Raises CheckpointError that names the line for a log that is damaged or of another
-    format.
+    Raises InputError if there is no run, and CheckpointError that names the line if a log is damaged or of another format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:
@@ -91,8 +89,9 @@ def read_history(run: str | Path) -> History:
         raise InputError(f"{place.where} has just begun and has no trial yet; try again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
     notes += [note for log in read for note in log.notes]
-    place_of_run: dict[str, Any] = {"name": name, "where": place.where, "finished": finished}
-    return History(**place_of_run, logs=tuple(read), notes=tuple(notes), figures=figures)
+    return History(
+        name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes), figures=figures
+    )
 
 
 def _logs(place: Store) -> dict[str, int]:

@@ -113,7 +113,6 @@ class Trial:
     places: tuple[Placement, ...] = ()
     """Process and time of each slice of training that succeeded."""
     lost: tuple[Loss, ...] = ()
-    """Lost pods."""
     reason: str = ""
     """Reason of a failure."""
     kept: bool = False
@@ -138,12 +137,6 @@ class Trial:
     def to_record(self) -> dict[str, Any]:
         """Return the trial as an entry of a 'draw' record."""
         return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
-
-    @classmethod
-    def from_record(cls, values: Mapping[str, Any], run: int = 0, start: int = 0) -> Trial:
-        """Return the trial from an entry of a 'draw' record."""
-        given = {name: values[entry] for entry, name in ENTRIES.items()}
-        return cls(run=run, start=start, level=values["generation"] + 1, **given)
 
     def after(self, record: Mapping[str, Any]) -> Trial:
         """Return the trial after a record of kind 'lost', 'failed', 'checkpoint' or 'submit'. A null becomes NaN."""
@@ -174,14 +167,12 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+@dataclass(eq=False)
 class Leaderboard:
-    """All trials of a tournament."""
+    """All trials of a tournament, by number. `run` is the seed of the tournament."""
 
-    def __init__(self, run: int = 0) -> None:
-        self.run = run
-        """Seed of the tournament."""
-        self.trials: list[Trial] = []
-        """All trials, by number."""
+    run: int = 0
+    trials: list[Trial] = field(default_factory=list)
 
     @property
     def log(self) -> list[Trial]:
@@ -203,16 +194,13 @@ class Leaderboard:
         if record["kind"] == "draw":
             for values in record["jobs"]:
                 start = 0 if values["source"] is None else self.trials[values["source"]].steps
-                self.trials.append(Trial.from_record(values, self.run, start))
+                entries = {name: values[entry] for entry, name in ENTRIES.items()}
+                self.trials.append(Trial(run=self.run, start=start, level=values["generation"] + 1, **entries))
         elif record["kind"] in OF_TRIAL:
             number = record["trial"]
             if self.trials[number].state != "open":
                 raise FinpodError(f"trial {number} has ended already")
             self.trials[number] = self.trials[number].after(record)
-
-    def ranked(self) -> list[Trial]:
-        """Return all trials that ended or failed, the best first."""
-        return ranked(self.trials)
 
     def best(
         self, count: int, base: Array | None = None, alike: float = ALIKE, without: Container[int] = ()
@@ -224,7 +212,7 @@ class Leaderboard:
         counts. Trials with the numbers in `without` are left out. Raises FinpodError if no trial with a score is left.
         """
         agents: dict[str, Trial] = {}
-        for trial in self.ranked()[:BOARD]:
+        for trial in ranked(self.trials)[:BOARD]:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
         if not agents:

@@ -7,16 +7,15 @@ checkpoint. The result does not depend on the machine that runs it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from finpod.errors import InputError
-from finpod.measures import Array
 from finpod.rl import LEARNERS
 from finpod.rl.checkpoint import Checkpoint, spec_of, versions
 from finpod.rl.task import Score
@@ -41,16 +40,13 @@ class Slice(NamedTuple):
 class Trained(NamedTuple):
     """Result of a slice: checkpoint of the agent, its environment steps, and the losses of its last update.
 
-    The last slice of a trial also has the validation `score`, by which the trial is ranked, all validation `metrics`, and
-    the validation `returns` [n], if the task has returns.
+    The last slice of a trial also has the validation `score`.
     """
 
     checkpoint: bytes
     steps: int
     losses: dict[str, float]
-    score: float | None = None
-    metrics: Mapping[str, float] | None = None
-    returns: Array | None = None
+    score: Score | None = None
 
 
 class Pod:
@@ -71,7 +67,7 @@ class Pod:
                 f"{self.task.num_inputs}; return observations of shape [num_envs, num_inputs]"
             )
         groups = self.env.num_envs if table is None else self.env.groups
-        self.learner = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
+        self.learner: Any = LEARNERS[settings.learner](self.policy, table, groups, settings.config, generator)
         self.steps = 0
         if checkpoint is not None:
             self.policy.load_state_dict(checkpoint.weights)
@@ -113,21 +109,18 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
         start = replace(start, env={}) if piece.copied else start
     with torch_threads(setup.threads):
         pod, losses = Pod(setup, piece.settings, start), {}
-        for losses in pod.train(piece.until, setup.plan.updates(setup.update) * setup.update):  # noqa: B007
+        for losses in pod.train(piece.until, setup.plan.goal(setup.plan.rounds, setup.update)):  # noqa: B007
             pass
         checkpoint = pod.checkpoint()
         read = {name: float(value) for name, value in losses.items()}
-        trained = Trained(checkpoint.to_bytes(), checkpoint.steps, read)
-        if not piece.last:
-            return trained
-        score = judge(setup, piece.settings, checkpoint)
-    return trained._replace(score=score.metrics[setup.task.measure], metrics=score.metrics, returns=score.returns)
+        score = judge(setup, piece.settings, checkpoint) if piece.last else None
+        return Trained(checkpoint.to_bytes(), checkpoint.steps, read, score)
 
 
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
     """Return the validation score of an agent. Raises InputError if it lacks the metric by which agents are ranked."""
     task = setup.task.for_agent(settings.task)
-    policy = checkpoint.restore(task.policy(settings.of_policy, torch.Generator()).to(setup.device))
+    policy = checkpoint.policy(untrained=task.policy(settings.of_policy, torch.Generator()).to(setup.device))
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):
         raise InputError(

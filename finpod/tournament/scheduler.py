@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -24,12 +24,11 @@ from finpod.files import Progress
 from finpod.measures import Array
 from finpod.rl.checkpoint import Checkpoint
 from finpod.storage import Store
-from finpod.tournament.evolution import Evolver
-from finpod.tournament.leaderboard import BOARD, Leaderboard, Settings, Trial
+from finpod.tournament.leaderboard import BOARD, Leaderboard, Settings, Trial, ranked
 from finpod.tournament.log import AGENT_FILE, INSIDE_FILE, TrialLog, begun_logs, fetch
 from finpod.tournament.pod import Slice, Trained, run_slice
 from finpod.tournament.run_folder import RunFolder, open_log
-from finpod.tournament.setup import Plan, TournamentSetup, from_shared
+from finpod.tournament.setup import TournamentSetup, from_shared
 from finpod.tournament.trained_run import Run
 from finpod.workers.executor import Completed, Executor, Failed, InlineExecutor, Pods
 from finpod.workers.ray_executor import RayExecutor
@@ -40,45 +39,32 @@ WAIT = 0.5
 """Most seconds between two calls of `watch`."""
 
 
-@dataclass
-class Status:
-    """State of a tournament, for `watch`.
+class Scheduler:
+    """Runs one tournament, continued from its log, and calls `watch` with itself.
 
-    `running` maps the number of each trial in training to the trial and its start. `where` describes the executor. `steps`
-    are environment steps of all agents since `began`, the start of this scheduler. Times are Unix times. `latest` is the
-    trial that has ended since the last call of `watch`, or None. `losses` are those of the last trial that ended. `remark`
-    is a message since the last call, such as on a lost pod, or empty.
+    For `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes the
+    executor. `steps` are environment steps of all agents since `began`, the start of this scheduler. Times are Unix times.
+    `latest` is the trial that has ended since the last call, or None. `losses` are those of the last trial that ended.
+    `remark` is a message since the last call, such as on a lost pod, or empty; at first, the given one.
     """
 
-    board: Leaderboard
-    plan: Plan
-    running: dict[int, tuple[Trial, float]]
-    where: str
-    began: float
-    steps: int = 0
-    losses: dict[str, float] = field(default_factory=dict)
-    latest: Trial | None = None
-    remark: str = ""
-
-
-Watch = Callable[[Status], None]
-
-
-class Scheduler:
-    """Runs one tournament, continued from its log. `update` is the number of environment steps of one update of an agent."""
-
     def __init__(
-        self, plan: Plan, evolver: Evolver, log: TrialLog, executor: Executor, update: int, watch: Watch
-    ) -> None:
-        self.plan, self.evolver, self.log, self.executor = plan, evolver, log, executor
-        self.update, self.watch, self.board = update, watch, log.board
-        self.status = Status(self.board, plan, {}, executor.describe(), time.time())
-        self.store, self.running = log.store, self.status.running
+        self, setup: TournamentSetup, log: TrialLog, executor: Executor, progress: Progress, watch: Watch | None,
+        remark: str,
+    ) -> None:  # fmt: skip
+        self.plan, self.update, self.evolver = setup.plan, setup.update, setup.evolver()
+        self.measure = setup.task.measure
+        self.log, self.executor, self.progress, self.watch = log, executor, progress, watch
+        self.store, self.board = log.store, log.board
+        self.running: dict[int, tuple[Trial, float]] = {}
+        self.where, self.began, self.steps = executor.describe(), time.time(), 0
+        self.latest: Trial | None = None
+        self.losses, self.remark = dict[str, float](), remark
         self._attempts: dict[int, int] = {}
 
     def run(self) -> Leaderboard:
         """Run the tournament to its end, or until a stop rule applies, and return the leaderboard."""
-        if self.status.remark:
+        if self.remark:
             self._look()  # before the next remark replaces it
         if self.plan.mode == "rounds":
             self._rounds()
@@ -95,6 +81,10 @@ class Scheduler:
 
         `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """
+        ended = self.board.log
+        if ended and all(trial.state == "failed" for trial in ended):
+            raise FinpodError(f"every agent failed; correct the reason of the last failure: {ended[-1].reason}")
+        self.progress("choosing", 1.0)
         unread: set[int] = set()
         while True:
             chosen: list[tuple[Trial, Checkpoint]] = []
@@ -106,7 +96,7 @@ class Scheduler:
                     chosen.append((trial, replace(agent, env={})))
                 except CheckpointError as error:
                     unread.add(trial.number)
-                    self.status.remark = f"agent {trial.agent} cannot be selected: {error}"
+                    self.remark = f"agent {trial.agent} cannot be selected: {error}"
                     self._look()
             if len(chosen) == len(best):
                 return chosen
@@ -162,7 +152,7 @@ class Scheduler:
             start = fetch(self.store, name) if inside or trial.source is not None else None
         except CheckpointError as error:
             if inside:
-                self.status.remark = f"agent {trial.agent} starts its round again: {error}"
+                self.remark = f"agent {trial.agent} starts its round again: {error}"
                 self._start(replace(trial, steps=0))
             elif not self.store.names("agents"):
                 raise  # the whole folder is missing; the run can be resumed once it is restored
@@ -183,18 +173,19 @@ class Scheduler:
         trained: Trained = ended.result
         number = trial.number
         record = {"trial": number, "steps": trained.steps, "place": ended.place._asdict()}
-        self.status.steps += trained.steps - (trial.steps or trial.start)
-        if trained.metrics is None:
+        self.steps += trained.steps - (trial.steps or trial.start)
+        if trained.score is None:
             self.store.write(INSIDE_FILE.format(number), trained.checkpoint)
             self.log.append("checkpoint", **record)
             self._attempts.pop(number, None)
             return True
         self.store.write(AGENT_FILE.format(number), trained.checkpoint)
-        returns = [] if trained.returns is None else trained.returns.tolist()
-        self.log.append("submit", score=trained.score, metrics=trained.metrics, returns=returns, **record)
+        metrics, returns = trained.score
+        results = {"metrics": metrics, "returns": [] if returns is None else returns.tolist()}
+        self.log.append("submit", score=metrics[self.measure], **results, **record)
         if trial.steps:
             self._remove(INSIDE_FILE.format(number))
-        self.status.latest, self.status.losses = self.board.trials[number], trained.losses
+        self.latest, self.losses = self.board.trials[number], trained.losses
         if self.plan.mode == "async" and len(self.board.log) % BOARD == 0:
             self._prune()
         return False
@@ -212,7 +203,7 @@ class Scheduler:
         if tried > self.plan.retries:
             self._fail(trial, f"its pod was lost {tried} times, the last time: {lost.reason}")
             return False
-        self.status.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); it starts again"
+        self.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); it starts again"
         return True
 
     def _fail(self, trial: Trial, reason: str) -> None:
@@ -220,7 +211,7 @@ class Scheduler:
         self.log.append("failed", trial=trial.number, reason=reason)
         if trial.steps:
             self._remove(INSIDE_FILE.format(trial.number))
-        self.status.remark = f"agent {trial.agent} has failed: {reason}"
+        self.remark = f"agent {trial.agent} has failed: {reason}"
 
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
@@ -232,7 +223,7 @@ class Scheduler:
             return f"{stop.trials} trials"
         if stop.steps and sum(plan.goal(trial.level, self.update) - trial.start for trial in drawn) >= stop.steps:
             return f"{stop.steps:,} environment steps"
-        if stop.seconds is not None and time.time() - self.status.began >= stop.seconds:
+        if stop.seconds is not None and time.time() - self.began >= stop.seconds:
             return f"{stop.seconds:g} seconds"
         return None
 
@@ -244,7 +235,7 @@ class Scheduler:
         """Remove the checkpoints from which no trial will start and which cannot be selected."""
         board, files = self.board, {*self.store.names("agents")}
         needed = {trial.source for trial in board.trials if trial.state == "open"}
-        needed |= {trial.number for trial in board.ranked()[:BOARD]}
+        needed |= {trial.number for trial in ranked(board.trials)[:BOARD]}
         taken, last = board.taken, self.plan.rounds
         for number, trial in enumerate(board.trials):
             # trials of a new round, which has been drawn, start from no others
@@ -253,9 +244,19 @@ class Scheduler:
                 self._remove(AGENT_FILE.format(number))
 
     def _look(self) -> None:
-        self.status.where = self.executor.describe()
-        self.watch(self.status)
-        self.status.latest, self.status.remark = None, ""
+        """Report the state of the tournament. Remarks go to `progress` if there is no `watch`."""
+        done, most = len(self.board.log), self.plan.most_trials
+        self.where, share = self.executor.describe(), min(done / most, 1.0)
+        if self.remark and self.watch is None:
+            self.progress(self.remark, share)
+        if self.running:
+            self.progress(f"trial {done + 1} of {most}", share)
+        if self.watch is not None:
+            self.watch(self)
+        self.latest, self.remark = None, ""
+
+
+Watch = Callable[[Scheduler], None]
 
 
 def run(
@@ -273,9 +274,8 @@ def run(
     """Run a tournament for each seed, one after the other. Return `finish(runs, logs)`, with the contents of the logs by name.
 
     `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which the
-    task can be built again. `watch` is first called with the `remarks`. Logs and checkpoints are removed after `finish` has
-    returned. Raises InputError for an unfinished run that is neither resumed nor overwritten, that another process drives,
-    or that has other settings.
+    task can be built again. `watch` is first called with the `remarks`. Logs and checkpoints are removed after `finish`.
+    Raises InputError for an unfinished run that is not resumed or overwritten, is in use, or has other settings.
     """
     # the executor is opened first: an earlier run is removed only when nothing else can fail
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):
@@ -286,39 +286,11 @@ def run(
             prefix = f"seed {setup.plan.seed}, " if len(setups) > 1 else ""
             part = part_of(progress, number, len(setups), prefix)
             remark = "; ".join([*([] if number else remarks), *changes])
-            scheduler = tournament(setup, log, executor, part, watch, remark)
-            runs.append(Run(setup, scheduler.board, scheduler.choose(baseline)))
+            scheduler = Scheduler(setup, log, executor, part, watch, remark)
+            runs.append(Run(setup, scheduler.run(), scheduler.choose(baseline)))
         executor.close()  # before `finish`, because Ray ends this process if Ray itself ends
         logs = {f"log-{seed}.jsonl": folder.store.read(name) for name, seed in begun_logs(folder.store).items()}
         return finish(runs, logs)
-
-
-def tournament(
-    setup: TournamentSetup, log: TrialLog, executor: Executor, progress: Progress, watch: Watch | None, remark: str
-) -> Scheduler:
-    """Run one tournament, continued from its log, to its end. `watch` is first called with the `remark`.
-
-    Raises FinpodError if all agents failed.
-    """
-    most = setup.plan.most_trials
-
-    def look(status: Status) -> None:
-        done = len(status.board.log)
-        share = min(done / most, 1.0)
-        if status.remark and watch is None:
-            progress(status.remark, share)
-        if status.running:
-            progress(f"trial {done + 1} of {most}", share)
-        if watch is not None:
-            watch(status)
-
-    scheduler = Scheduler(setup.plan, setup.evolver(), log, executor, update=setup.update, watch=look)
-    scheduler.status.remark = remark
-    board = scheduler.run()
-    if board.log and all(trial.state == "failed" for trial in board.log):
-        raise FinpodError(f"every agent failed; correct the reason of the last failure: {board.log[-1].reason}")
-    progress("choosing", 1.0)
-    return scheduler
 
 
 def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:

@@ -94,12 +94,9 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the environment steps at the end of a round (1, 2, ...), rounded to whole updates of `update` steps."""
-        return math.ceil(self.updates(update) * level / self.rounds) * update
-
-    def updates(self, update: int) -> int:
-        """Return the number of updates, of `update` steps each, of an agent over all rounds; at least one per round."""
-        return max(round(self.steps / update), self.rounds)
+        """Return the environment steps at the end of a round (1, 2, ...): whole updates of `update` steps, one or more a round."""
+        updates = max(round(self.steps / update), self.rounds)
+        return math.ceil(updates * level / self.rounds) * update
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
@@ -112,7 +109,6 @@ class TournamentSetup:
     """Settings shared by all agents of a tournament."""
 
     task: Task
-    """Task to learn."""
     num_envs: int
     """Environments of each agent."""
     config: Any
@@ -120,9 +116,7 @@ class TournamentSetup:
     learner: str = LEARNER
     """Name of the learner in `LEARNERS`."""
     plan: Plan = field(default_factory=Plan)
-    """Size and mode."""
     device: str = "cpu"
-    """Device of the tensors."""
     threads: int = 1
     """CPU threads of a slice. Results depend on this number, because it changes the order of sums."""
 

@@ -46,7 +46,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
         "plan": {name: getattr(setup.plan, name) for name in PLAN},
         "score": setup.task.measure,
         "members": [row_of(trial, setup) for run in runs for trial, _ in run.chosen],
-        "board": [row_of(trial, setup) for run in runs for trial in run.board.ranked()],
+        "board": [row_of(trial, setup) for run in runs for trial in ranked(run.board.trials)],
         "failed": sum(trial.state == "failed" for run in runs for trial in run.board.log),
         "versions": versions(),
     }
@@ -116,4 +116,4 @@ class TrainedRun:
         if self.task is None:
             return checkpoint.policy()
         settings = {name: value for name, value in checkpoint.policy_spec.items() if name != "kind"}
-        return checkpoint.restore(self.task.policy(settings))
+        return checkpoint.policy(untrained=self.task.policy(settings))

@@ -53,8 +53,8 @@ class _Derived(TrialLog):
         elif kind == "draw":
             return self._draw(self.evolver, record)  # as recomputed
         elif kind == "end":
-            told = record["trials"]
-            self._require(told == ended, f"states that {told} trials had ended, but {ended} had")
+            stated = record["trials"]
+            self._require(stated == ended, f"states that {stated} trials had ended, but {ended} had")
         else:
             self._require(kind in OF_TRIAL, f"has the kind {kind!r}, which this version of finpod does not know")
             self._check_trial(record)
