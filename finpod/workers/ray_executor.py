@@ -68,9 +68,8 @@ class RayExecutor:
         self._alone = self._own and address is None
         if self._alone:  # a cluster may still add a larger node
             _require_size(pods)
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # about future settings of Ray, and about files that it leaves open
+        # Ray warns about its future settings and about files that it leaves open
+        with warnings.catch_warnings(action="ignore"):
             if self._own:
                 self._begin(address)
             try:
