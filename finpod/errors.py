@@ -1,14 +1,4 @@
-"""The exceptions of finpod.
-
-FinpodError             one line: the bad value and the fix; the command line exits with 2
-├── InputError          an argument, a date, a path or an option that cannot be used (also a ValueError)
-├── DataError           a price file, a frame or a snapshot that cannot be used (also a ValueError)
-├── StrategyError       a strategy that cannot be loaded, or whose decision is invalid
-├── CheckpointError     a trained folder that is damaged, not finpod's, or does not fit the market
-└── EngineError         the executor of the pods, such as Ray, has ended; the run can be resumed
-
-ReportWarning           a part of a report that failed and was left out; the command line prints it and continues
-"""
+"""The exceptions of finpod, and checks of numbers and choices."""
 
 import difflib
 import math
@@ -24,7 +14,7 @@ def first_line(error: BaseException) -> str:
 
 
 class FinpodError(Exception):
-    """Base of all exceptions of finpod; the text is one line for the user.
+    """Base of all exceptions of finpod. The text is one line: the bad value and the fix. The command line exits with 2.
 
     `argument` is the name of the argument or setting with the error, or None. Texts use Python names such as `fee_bps` or
     `overwrite=True`; the command line shows them as its options.
@@ -63,7 +53,7 @@ class EngineError(FinpodError):
 
 
 class ReportWarning(UserWarning):
-    """Warning of a part of a report that failed and was left out."""
+    """Warning of a part of a report that failed and was left out. The command line prints it and continues."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
