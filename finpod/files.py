@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date
 from pathlib import Path, PurePath
 from typing import Any
@@ -121,24 +121,20 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
     process. An exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the
     lock. Where locks are not supported (Windows, some network drives), nothing is locked and False is yielded.
     """
-    try:
-        import fcntl
-
-        handle = os.open(path, os.O_RDONLY if shared or path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
-    except (ImportError, OSError):
-        yield False
-        return
-    try:
-        available = True
+    with ExitStack() as stack:
+        is_locked = False
         try:
+            import fcntl
+
+            handle = os.open(path, os.O_RDONLY if shared or path.is_dir() else os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, handle)
             fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+            is_locked = True
         except BlockingIOError:
             raise
-        except OSError:  # a file system without locks
-            available = False
-        yield available
-    finally:
-        os.close(handle)
+        except (ImportError, OSError):  # Windows, or a file system without locks
+            pass
+        yield is_locked
 
 
 @contextmanager

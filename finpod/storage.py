@@ -13,7 +13,7 @@ from finpod.errors import InputError, first_line
 from finpod.files import write_bytes
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem, FileType
+    from pyarrow.fs import FileInfo, FileSystem
 
 READERS = 16
 """Number of parts of a file that are read in parallel."""
@@ -29,12 +29,11 @@ class Store:
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
-        remote = "://" in text and not text.startswith("file://")
-        self.folder = None if remote else _local(text)
+        self.folder = _local(text)
         """Folder on this machine; None for a URL."""
-        self.where = str(self.folder) if self.folder is not None else text if text.endswith("://") else text.rstrip("/")
+        self.where = str(self.folder or (text if text.endswith("://") else text.rstrip("/")))
         """Folder or URL as messages show it."""
-        self.system, root = _opened(text) if self.folder is None else _opened(self.folder.absolute().as_uri())
+        self.system, root = _opened(text if self.folder is None else self.folder.absolute().as_uri())
         self._root = root.rstrip("/")
         self._made: set[str] = set()  # folders known to exist
         self._next: dict[str, int] = {}  # number of the next part of a file, which has only one writer
@@ -73,16 +72,13 @@ class Store:
 
     def names(self, folder: str = "") -> list[str]:
         """Return the files directly in a folder, sorted, without hidden files; empty if the folder does not exist."""
-        from pyarrow.fs import FileType
-
-        prefix = f"{folder}/" if folder else ""
-        return [prefix + name for name in self._listed(folder, FileType.File) if not name.startswith(".")]
+        names = [entry.base_name for entry in self._listed(folder) if entry.is_file]
+        return [f"{folder}/{name}" if folder else name for name in sorted(names) if not name.startswith(".")]
 
     def folders(self, prefix: str) -> list[str]:
         """Return the folders directly in the store whose names begin with `prefix`, sorted."""
-        from pyarrow.fs import FileType
-
-        return [name for name in self._listed("", FileType.Directory) if name.startswith(prefix)]
+        names = [entry.base_name for entry in self._listed("") if not entry.is_file]
+        return [name for name in sorted(names) if name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
         """Remove a file, including what was appended, if it exists."""
@@ -105,12 +101,11 @@ class Store:
             content: bytes = file.read()
         return content
 
-    def _listed(self, folder: str, kind: FileType) -> list[str]:
+    def _listed(self, folder: str) -> list[FileInfo]:
         from pyarrow.fs import FileSelector
 
         with self._named("list", folder):
-            entries = self.system.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
-        return sorted(entry.base_name for entry in entries if entry.type == kind)
+            return self.system.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
@@ -143,14 +138,15 @@ def _append(path: Path, content: bytes) -> None:
         raise InputError(f"cannot write {path}: {error.strerror or error}; free some space and resume") from error
 
 
-def _local(text: str) -> Path:
-    """Return the folder of a path or a file URL."""
+def _local(text: str) -> Path | None:
+    """Return the folder of a path or a file URL; None for another URL."""
     if "://" not in text:
         return Path(text)
+    if not text.startswith("file://"):
+        return None
     if not text.startswith("file:///"):
-        raise InputError(
-            f"{text} is not a path on this machine; write file:/// and the absolute path, or only the path"
-        )
+        text = f"{text} is not a path on this machine; write file:/// and the absolute path, or only the path"
+        raise InputError(text)
     from urllib.request import url2pathname
 
     return Path(url2pathname(text.removeprefix("file://")))
