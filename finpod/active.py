@@ -40,36 +40,36 @@ def active_figures(
                          decision, mean over decisions; over assets in either portfolio that have both prices
     'turnover'           (buys + sells) / equity, per year
     """
-    own, other = path.equity.numpy(), baseline.equity.numpy()
-    over = simple_returns(own) - simple_returns(other)
-    ratio, error = ratio_and_error(over, periods_per_year)
-    growth = [metrics(curve, periods_per_year=periods_per_year).cagr for curve in (own, other)]
+    curves = path.equity.numpy(), baseline.equity.numpy()
+    active = simple_returns(curves[0]) - simple_returns(curves[1])
+    ratio, error = ratio_and_error(active, periods_per_year)
+    growth = [metrics(curve, periods_per_year=periods_per_year).cagr for curve in curves]
     return {
         BOUND: ratio - error,
         "information_ratio": ratio,
         "excess": growth[0] - growth[1],
-        "tracking_error": float(over.std(ddof=1)) * math.sqrt(periods_per_year) if len(over) > 1 else math.nan,
-        "effective_names": _effective(path, execution, first),
-        "rank_correlation": _foresight(path, baseline, execution, first),
+        "tracking_error": float(active.std(ddof=1)) * math.sqrt(periods_per_year) if len(active) > 1 else math.nan,
+        "effective_names": _effective_names(path, execution, first),
+        "rank_correlation": _rank_correlation(path, baseline, execution, first),
         "turnover": float(path.turnover.mean()) * periods_per_year,
     }
 
 
-def ratio_and_error(over: Array, periods_per_year: float) -> tuple[float, float]:
+def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
     """Return the yearly information ratio of active returns [n] and its standard error. The ratio is 0 if all returns are 0."""
-    tracking = float(over.std(ddof=1)) if len(over) > 1 else math.nan
-    ratio = float(over.mean()) / tracking * math.sqrt(periods_per_year) if tracking >= DUST else 0.0
-    return ratio, sharpe_error(over, periods_per_year=periods_per_year)
+    deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
+    ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
+    return ratio, sharpe_error(active, periods_per_year=periods_per_year)
 
 
-def _effective(path: Path, execution: Execution, first: int) -> float:
+def _effective_names(path: Path, execution: Execution, first: int) -> float:
     worth = path.shares.numpy() * execution.mark[first : first + len(path.equity)].cpu().numpy()
     invested = worth.sum(-1)
     some = invested > 0
     return float((invested[some] ** 2 / (worth[some] ** 2).sum(-1)).mean()) if some.any() else math.nan
 
 
-def _foresight(path: Path, baseline: Path, execution: Execution, first: int) -> float:
+def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
     """Return the mean over decisions of the rank correlation of active weights and the returns that follow."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
