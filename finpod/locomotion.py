@@ -34,7 +34,6 @@ class LocomotionTask(Task):
     """One of the six locomotion tasks in one variant. Agents are ranked by the mean return of 20 deterministic episodes."""
 
     name: str
-    """Name of the task, one of `NAMES`."""
     variant: str = "standard"
     """Variant: 'standard', 'full' (external contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
     threads: int | None = None

@@ -28,19 +28,18 @@ class ResultWarning:
 
 @dataclass(frozen=True)
 class Event:
-    """An event in the account on one day."""
+    """An event in the account on one day.
 
-    day: str
-    """Session, YYYY-MM-DD."""
+    `code` is "skipped", "delisted", or the reason why an order was not filled: "not_member", "no_price", "no_cash" or
+    "no_whole_share".
+    """
+
+    day: str  # session, YYYY-MM-DD
     code: str
-    """"skipped", "delisted", or the reason why an order was not filled: "not_member", "no_price", "no_cash", "no_whole_share"."""
-    ticker: str = ""
-    """Ticker of the asset, if the event concerns one."""
-    shares: float | None = None
-    price: float | None = None
-    """Number of shares that a delisting turned into cash, and their price."""
-    count: int = 1
-    """Number of such orders in the run; the event describes the first."""
+    ticker: str = ""  # ticker of the asset, if the event concerns one
+    shares: float | None = None  # number of shares that a delisting turned into cash
+    price: float | None = None  # price at which a delisting turned the shares into cash
+    count: int = 1  # number of such orders in the run; the event describes the first
 
 
 class Severity(StrEnum):
@@ -54,23 +53,20 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of the look-ahead audit."""
+    """One finding of the look-ahead audit.
+
+    `kind` is "cut" or "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains
+    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill",
+    "backfilled" or "extra".
+    """
 
     kind: str
-    """"cut" and "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains later
-    rows), "model" (fitted on unknown days), "file", "network", "process", "clock" (read during a decision), "fill",
-    "backfilled", "extra"."""
     severity: Severity
-    where: str
-    """Audited part: "decisions", "features", "fills", "data", or the name of a feature."""
-    day: str = ""
-    """First session with the finding, YYYY-MM-DD."""
-    subject: str = ""
-    """Subject of the finding: a ticker, a column, an attribute of the strategy, or function, file and line."""
-    size: float | None = None
-    """Size of a change (infinite if a value appeared or vanished), or price of a fill."""
-    note: str = ""
-    """Description of the later rows, or of what was read."""
+    where: str  # audited part: "decisions", "features", "fills", "data", or the name of a feature
+    day: str = ""  # first session with the finding, YYYY-MM-DD
+    subject: str = ""  # a ticker, a column, an attribute of the strategy, or function, file and line
+    size: float | None = None  # size of a change (infinite if a value appeared or vanished), or price of a fill
+    note: str = ""  # description of the later rows, or of what was read
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further values of this kind of finding, such as "days" and "checked" of a change, as JSON types."""
 
@@ -82,19 +78,14 @@ class Audit:
     passed: bool | None
     """True if there are no findings on the days checked, False if there are findings, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
-    days: tuple[str, ...] = ()
-    """Sessions checked, YYYY-MM-DD."""
-    subject: str = ""
-    """Name of the strategy or other object audited."""
-    unchecked: tuple[str, ...] = ()
-    """Codes of the limits of the audit, keys of `backtesting.sentences.UNCHECKED`."""
+    days: tuple[str, ...] = ()  # sessions checked, YYYY-MM-DD
+    subject: str = ""  # name of the strategy or other object audited
+    unchecked: tuple[str, ...] = ()  # codes of the limits of the audit, keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
     """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed". Empty if there is an outcome."""
-    note: str = ""
-    """Day or error that the reason refers to."""
-    decisions: int | None = None
-    compared: int | None = None
-    """Number of decisions of the run, and of those that were compared, up to the last day checked."""
+    note: str = ""  # day or error that the reason refers to
+    decisions: int | None = None  # number of decisions of the run
+    compared: int | None = None  # number of decisions that were compared, up to the last day checked
 
     @property
     def severity(self) -> Severity | None:
