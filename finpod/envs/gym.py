@@ -72,8 +72,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
     def _action(self, actions: Any) -> Tensor:
         """Return actions as a float32 tensor. Raises InputError for a wrong shape and for an action that is not finite."""
         action = torch.as_tensor(actions, dtype=torch.float32, device=self.env.device)
-        if action.shape != self.action_space.shape:
-            shape = self.action_space.shape
+        if action.shape != (shape := self.action_space.shape):
             raise InputError(f"actions have shape {tuple(action.shape)}; this environment needs shape {shape}")
         if not action.isfinite().all():
             env, column = (~action.isfinite()).nonzero()[0].tolist()

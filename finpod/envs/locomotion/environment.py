@@ -35,6 +35,7 @@ class LocomotionEnv:
     ) -> None:
         self.spec, self.physics, self.max_failures, self.action_scale = spec, physics, max_failures, action_scale
         self.device, self.num_envs = physics.device, len(physics.state["qpos"])
+        self.num_actions = spec.num_actions
         self._generator = torch.Generator(device=self.device).manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=self.device)
         self.failures = torch.zeros((), dtype=torch.int64, device=self.device)
