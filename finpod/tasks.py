@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Integral
 from typing import Any
@@ -239,7 +239,8 @@ class StockTask(Task):
         """Return the task as plain values and arrays, with panel and execution computed."""
 
         def arrays(part: Any) -> dict[str, Any]:
-            return {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in vars(part).items()}
+            values = {one.name: getattr(part, one.name) for one in fields(part)}
+            return {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in values.items()}
 
         task = replace(self, features=self.panel.names)
         return {"task": task, "panel": arrays(self.panel), "execution": arrays(self.execution)}
@@ -249,11 +250,10 @@ class StockTask(Task):
         """Return the task from the result of `to_shared`. On the CPU, its tensors share the read-only arrays."""
 
         def tensors(part: Mapping[str, Any]) -> dict[str, Any]:
-            return {
-                name: torch.from_numpy(x).to(device) if isinstance(x, np.ndarray) else x for name, x in part.items()
-            }
+            ready = {name: torch.from_numpy(x).to(device) for name, x in part.items() if isinstance(x, np.ndarray)}
+            return {**part, **ready}
 
-        task: StockTask = replace(shared["task"], device=str(device))
+        task = replace(shared["task"], device=str(device))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # the arrays are read-only, and nothing writes to them
             vars(task)["panel"] = Panel(**tensors(shared["panel"]))

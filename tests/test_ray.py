@@ -14,6 +14,7 @@ from made_tournaments import hash_of, lines, process, ray_of, records_of
 
 from finpod.tournament.setup import Plan, from_shared
 from finpod.tournament.verify import verify_log
+from finpod.trading.ledger import Costs
 from finpod.workers.executor import Pods
 
 
@@ -72,7 +73,11 @@ def test_b31_actors_train_on_the_data_of_the_driver_without_a_network(ray, marke
 
 
 def test_d13_what_pods_read_of_a_task_are_the_shared_arrays_themselves():
-    shared = make_setup(random_market(110, 4, seed=1)).to_shared()
+    """Also with market impact, which the driver has computed before."""
+    market, costs = random_market(110, 4, seed=1, volume=np.full((110, 4), 1e6)), Costs(impact=1.0)
+    setup = make_setup(market, costs=costs)
+    setup.task.execution.impact_for(costs)
+    shared = setup.to_shared()
     task = from_shared(shared, device="cpu").task
     for part in ("panel", "execution"):
         arrays = {key: value for key, value in shared["task"][part].items() if isinstance(value, np.ndarray)}
