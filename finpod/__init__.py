@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from finpod.api import audit, backtest, compare, train
+    from finpod.api import audit, backtest, train
+    from finpod.backtesting.comparison import compare
     from finpod.backtesting.result_io import load_result
     from finpod.environments import make_env
     from finpod.errors import CheckpointError, DataError, FinpodError, InputError, StrategyError
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": "audit backtest compare train",
+    "api": "audit backtest train",
+    "backtesting.comparison": "compare",
     "backtesting.result_io": "load_result",
     "environments": "make_env",
     "errors": "CheckpointError DataError FinpodError InputError StrategyError",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, overload
+from typing import Any
 
 from finpod.active import ACTIVE
 from finpod.devices import pick_device
@@ -44,10 +44,6 @@ HOLD, ACTION = 5, "tilt"
 """Default sessions between decisions, and default kind of action."""
 
 
-@overload
-def train(task: Literal["stocks"] = "stocks", *, out: str | Path, **options: Any) -> Ensemble: ...
-@overload
-def train(task: Task | str, *, out: str | Path, **options: Any) -> Ensemble | TrainedRun: ...
 def train(
     task: str | Task = "stocks",
     *,
@@ -114,7 +110,6 @@ def train(
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
     pods, plan = pods or Pods(), replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed)
-    plan = plan if steps is None else replace(plan, steps=steps)
     if isinstance(task, str) and task != STOCKS:
         require_choice("task", task, TASKS, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
@@ -127,7 +122,7 @@ def train(
     learning = _learning_task(task, here, of_market, settings, learner, config)
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
-    plan = replace(plan, steps=learning.steps) if steps is None else plan
+    plan = replace(plan, steps=learning.steps if steps is None else steps)
     plans = [replace(plan, seed=seed + s) for s in range(seeds)]  # checks every seed
     shared: dict[str, Any] = {"task": learning, "learner": learner, "device": here, "threads": threads}
     shared["num_envs"] = settings.get("num_envs", learning.num_envs)
@@ -157,47 +152,41 @@ def _learning_task(
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
     if config is not None and not isinstance(config, kind):
-        raise InputError(
-            f"config is a {type(config).__name__}; learner {learner!r} takes {kind.__name__}", argument="config"
-        )
+        text = f"config is a {type(config).__name__}; learner {learner!r} takes {kind.__name__}"
+        raise InputError(text, argument="config")
     if not isinstance(task, str):
         learning = _task_without_market(task, of_market, settings)
     else:
         # accounts on the same days would repeat each other; few accounts with frequent updates learn faster on the CPU
         own_days = {"start_groups": None, "num_envs": EXACT_ENVS} if needs else {}
-        learning = _stock_task(task, device, of_market, own_days | dict(settings))
+        learning = _stock_task(device, **of_market, **(own_days | dict(settings)))
     if needs and (what := getattr(learning, "undifferentiable", f"task {learning.name!r}")):
-        raise InputError(
-            f"learner {learner!r} needs a gradient, and {what} is not differentiable; choose learner 'ppo'",
-            argument="learner",
-        )
+        text = f"learner {learner!r} needs a gradient, and {what} is not differentiable; choose learner 'ppo'"
+        raise InputError(text, argument="learner")
     return learning
 
 
-def _stock_task(name: str, device: str, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> StockTask:
-    for what in ("market", "train", "validation"):
-        if of_market[what] is None or (what == "market" and not isinstance(of_market[what], MarketData)):
-            raise InputError(
-                f"task {name!r} needs {what}; pass a market, and windows train and validation, (first, last)",
-                argument=what,
-            )
-    arguments, settings = dict(of_market), dict(settings)
+def _stock_task(
+    device: str, market: Any, train: Any, validation: Any, features: Any, fill: str | None, **settings: Any
+) -> StockTask:
+    for what, value in (("market", market), ("train", train), ("validation", validation)):
+        if value is None or (what == "market" and not isinstance(value, MarketData)):
+            text = f"task {STOCKS!r} needs {what}; pass a market, and windows train and validation, (first, last)"
+            raise InputError(text, argument=what)
     if not isinstance(settings.get("anchor", ""), str):
-        arguments["market"], settings["anchor"] = with_anchor(arguments["market"], settings["anchor"])
-    costs = arguments.pop("costs") or Costs()
-    trading = trading_of(hold=arguments.pop("hold"), action=arguments.pop("action"), costs=costs, **settings)
-    return make_stock_task(**arguments, trading=trading, device=device)
+        market, settings["anchor"] = with_anchor(market, settings["anchor"])
+    settings["costs"] = settings["costs"] or Costs()
+    return make_stock_task(market, train, validation, trading_of(**settings), fill, features, device)
 
 
 def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
     """Return a task without a market. Raises InputError for arguments of a market."""
-    learning: Task = require_task(task)
+    learning = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            raise InputError(
-                f"task {learning.name!r} has no market, so {name} has no effect; leave it out", argument=name
-            )
+            text = f"task {learning.name!r} has no market, so {name} has no effect; leave it out"
+            raise InputError(text, argument=name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning
@@ -255,10 +244,10 @@ def _ensemble(
 ) -> Ensemble:
     task = runs[0].setup.task
     assert isinstance(task, StockTask)
-    spec, panel = task.spec(), task.panel
+    spec, panel, chosen = task.spec(), task.panel, [(one, *pair) for one in runs for pair in one.chosen]
     ensemble = Ensemble(
-        [agent for one in runs for _, agent in one.chosen],
-        runs=[one.setup.plan.seed for one in runs for _ in one.chosen],
+        [agent for _, _, agent in chosen],
+        runs=[one.setup.plan.seed for one, _, _ in chosen],
         name=out.resolve().name,
         trials=sum(len(one.board.log) for one in runs),
         provenance={
@@ -269,11 +258,9 @@ def _ensemble(
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),
         },
-        log=[
-            {**row_of(trial, one.setup), "returns": trial.returns.tolist()} for one in runs for trial in one.board.log
-        ],
+        log=[row_of(trial, one.setup) | {"returns": trial.returns.tolist()} for one in runs for trial in one.board.log],
         own_features=own_functions(features),
-        scores=[trial.score for one in runs for trial, _ in one.chosen],
+        scores=[trial.score for _, trial, _ in chosen],
         baseline=task.baseline().tolist(),
     )
     ensemble.provenance = {**ensemble.provenance, "figures": _agent_figures(task, runs, ensemble)}

@@ -45,9 +45,7 @@ class Backtests:
     risk_free: float
     """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float
-    """Returns a year."""
     sessions_per_year: float
-    """Sessions a year."""
     run: Callable[[int], BacktestResult]
     """Function of s that runs strategy s alone and returns its result."""
 
@@ -102,16 +100,12 @@ def run_together(
         parts.append(simulate_totals(window.execution, window.first, window.last, decide, terms, accounts))
     totals = Totals(*(torch.cat(columns, -1) for columns in zip(*parts, strict=True)))
     dates, fills = dates_of(window), dates_of(window, window.fill_rows)
-    tables = {
-        "equity": pd.DataFrame(totals.equity.numpy(), dates, ready.labels, copy=False),
-        "turnover": pd.DataFrame(totals.turnover.numpy(), fills, ready.labels, copy=False),
-        "costs_paid": pd.DataFrame(totals.cost.numpy(), fills, ready.labels, copy=False),
-    }
     return Backtests(
-        **tables,
+        equity=pd.DataFrame(totals.equity.numpy(), dates, ready.labels, copy=False),
+        turnover=pd.DataFrame(totals.turnover.numpy(), fills, ready.labels, copy=False),
+        costs_paid=pd.DataFrame(totals.cost.numpy(), fills, ready.labels, copy=False),
         terms=describe_terms(terms.costs, window.execution.fill, terms.whole_shares),
         risk_free=risk_free,
-        periods_per_year=window.market.periods_per_year,
-        sessions_per_year=window.market.sessions_per_year,
         run=run,
+        **window.market.frequency,
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import combinations
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.errors import InputError
 from finpod.files import to_json
 from finpod.measures import DUST, metrics, relative, simple_returns
@@ -24,25 +26,14 @@ from finpod.significance import Interval, expected_best, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of a `Rival`; the other kind is 'benchmark'. Both are also names of columns in `_curves`."""
-
-
-class Rival(NamedTuple):
-    """A benchmark or an equal-weight portfolio that runs are compared with."""
-
-    kind: str
-    """'benchmark' or 'equal weight'."""
-    curve: pd.Series
-    """[n + 1] value of the rival, rescaled to 1 at its first common close; NaN where it has no bar."""
+"""Kind of a rival; the other kind is 'benchmark'. Both are also names of columns in `_curves`."""
 
 
 class Pair(NamedTuple):
     """Difference between two runs, first minus second, with confidence intervals from a paired bootstrap."""
 
     first: str
-    """Name of a run."""
     second: str
-    """Name of the other run."""
     cagr: Interval | None
     """Difference of the CAGRs. None if the accounts are equal, if one is ruined, or if the history is short."""
     sharpe: Interval | None
@@ -59,8 +50,10 @@ class Comparison:
     """The results by name."""
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
-    rivals: Mapping[str, Rival]
-    """Benchmarks and equal-weight portfolios by name. If these differ between runs, a name ends with the names of its runs."""
+    rivals: Mapping[str, pd.Series]
+    """[n + 1] values of the benchmarks and equal-weight portfolios, rescaled to 1 at their first common close; NaN without a bar.
+
+    The name of a series is 'benchmark' or 'equal weight'. If these differ between runs, a key ends with the names of its runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
@@ -130,12 +123,14 @@ class Comparison:
         return format_comparison(self)
 
 
-def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = None) -> Comparison:
+def compare(
+    results: Sequence[BacktestResult | str | PathLike[str]], *, names: Sequence[str] | None = None
+) -> Comparison:
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
-    `finpod.compare` also takes the folders of saved runs, or their names under backtests/, as `load_result` does.
-    Runs are named after their strategies. If two strategies have the same name, `names` (such as folder names) are used,
-    then numbers. All figures are those of the common window.
+    A saved run may be given by its folder, or by its name under backtests/, as for `load_result`. Runs are named after their
+    strategies. If two strategies have the same name, `names` (by default those of the folders, if all runs have one) are
+    used, then numbers. All figures are those of the common window.
 
     Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
     runs of different frequencies, fewer than two common sessions, and an account ruined at the first of them.
@@ -164,27 +159,30 @@ def compare(results: Sequence[BacktestResult], *, names: Sequence[str] | None = 
         equity=own / own.iloc[0],
         rivals=rivals,
         figures={name: _figures(run, cut[name], terms) for name, run in runs.items()},
-        rival_figures={name: _metrics(rival.curve, terms) for name, rival in rivals.items()},
+        rival_figures={name: _metrics(curve, terms) for name, curve in rivals.items()},
         correlation=_correlation(cut),
         pairs=tuple(_pairs(own, terms)),
         risk_free=terms["risk_free"],
-        notes=tuple(_notes({name: table.index for name, table in whole.items()}, common, rivals)),
+        notes=tuple(_notes(whole, common, rivals)),
     )
 
 
-def _named(results: Sequence[BacktestResult], names: Sequence[str] | None) -> dict[str, BacktestResult]:
-    """Return the results by unique names, in their order."""
+def _named(runs: Any, names: Sequence[str] | None) -> dict[str, BacktestResult]:
+    """Return the results by unique names, in their order. Saved runs are loaded."""
+    runs = [runs] if isinstance(runs, str) or not isinstance(runs, Iterable) else list(runs)
+    folders = [run_folder(run) for run in runs if isinstance(run, (str, PathLike))]
+    if names is None and len(folders) == len(runs):
+        names = names_of(folders)
+    results = [load_result(run) if isinstance(run, (str, PathLike)) else run for run in runs]
     for result in results:
         if not isinstance(result, BacktestResult):
-            raise InputError(
-                f"{result!r:.60} is not a result; pass results of backtest() or load_result()", argument="results"
-            )
+            text = f"{result!r:.60} is not a result; pass results of backtest() or load_result()"
+            raise InputError(text, argument="results")
     if len(results) < 2:
         raise InputError(f"the number of runs is {len(results)}; pass two or more", argument="results")
     if names is not None and len(names) != len(results):
-        raise InputError(
-            f"there are {len(names)} names for {len(results)} runs; pass one name for each run", argument="names"
-        )
+        text = f"there are {len(names)} names for {len(results)} runs; pass one name for each run"
+        raise InputError(text, argument="names")
     labels = [run.strategy for run in results]
     if names is not None:
         labels = [name if labels.count(label) > 1 else label for label, name in zip(labels, names, strict=True)]
@@ -207,7 +205,6 @@ def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _figures(run: BacktestResult, cut: pd.DataFrame, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of one run on the common window."""
     values, year = cut["own"].to_numpy(), {"periods_per_year": terms["periods_per_year"]}
     against = relative(values, cut[EQUAL_WEIGHT].to_numpy(), **year)
     turnover = float(run.turnover[_within(run, run.turnover.index, cut.index)].sum())
@@ -232,9 +229,9 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index) -> Any:
     return (days >= first) & (days < last) if run.fill == "close" else (days > first) & (days <= last)
 
 
-def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, Rival]:
+def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, pd.Series]:
     """Return `Comparison.rivals`: benchmarks with a bar, then equal-weight portfolios, each once."""
-    rivals: dict[str, Rival] = {}
+    rivals: dict[str, pd.Series] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []
         for name, run in runs.items():
@@ -248,15 +245,13 @@ def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame])
             else:
                 groups.append((title, curve, [name]))
         for title, curve, names in groups:
-            rivals[title if len(groups) == 1 else f"{title} ({', '.join(names)})"] = Rival(kind, curve)
+            rivals[title if len(groups) == 1 else f"{title} ({', '.join(names)})"] = curve
     return rivals
 
 
 def _correlation(cut: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the correlation [R, R] of the returns in excess of equal weight; see `Comparison.correlation`."""
-    active = pd.DataFrame(
-        {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
-    )
+    returns = {name: simple_returns(table["own"]) - simple_returns(table[EQUAL_WEIGHT]) for name, table in cut.items()}
+    active = pd.DataFrame(returns)
     differing = active.dropna().loc[:, active.std() >= DUST]
     return differing.corr().reindex(index=list(cut), columns=list(cut))
 
@@ -284,15 +279,11 @@ def _same(one: pd.Series, other: pd.Series) -> bool:
 
 
 def _notes(
-    days: Mapping[str, pd.Index], common: pd.DatetimeIndex, rivals: Mapping[str, Rival]
+    whole: Mapping[str, pd.DataFrame], common: pd.Index, rivals: Mapping[str, pd.Series]
 ) -> Iterator[ResultWarning]:
-    if longer := {name: closes for name, closes in days.items() if len(closes) > len(common)}:
-        data = {
-            "closes": len(common),
-            "span": _span(common),
-            "runs": {name: [len(closes), _span(closes)] for name, closes in longer.items()},
-        }
-        yield ResultWarning("shortened", data)
+    longer = {name: [len(table), _span(table.index)] for name, table in whole.items() if len(table) > len(common)}
+    if longer:
+        yield ResultWarning("shortened", {"closes": len(common), "span": _span(common), "runs": longer})
     if len(rivals) > 2:
         yield ResultWarning("several_rivals")
 

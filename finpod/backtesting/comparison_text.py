@@ -62,40 +62,39 @@ def format_comparison(comparison: Comparison) -> str:
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
     """Return notes and warnings, severe ones first: names of the runs (empty for all), sentence, and True if it is severe."""
-    warnings = [
+    notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
     ]
-    notes = [("", warning_sentence(note), False) for note in comparison.notes]
-    unfair = []
     for what, groups in unfair_settings(comparison).items():
         values = "; ".join(f"{value} ({', '.join(names)})" for value, names in groups.items())
-        unfair.append(("", f"unfair comparison: the runs have different {UNFAIR[what][0]}: {values}", True))
-    return sorted([*warnings, *unfair, *notes], key=lambda note: not note[2])
+        notes.append(("", f"unfair comparison: the runs have different {UNFAIR[what][0]}: {values}", True))
+    notes += [("", warning_sentence(note), False) for note in comparison.notes]
+    return sorted(notes, key=lambda note: not note[2])
 
 
 def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
     """Return setting -> value -> names of the runs with this value, for the settings of `UNFAIR` in which runs differ."""
-    found: dict[str, dict[str, list[str]]] = {what: {} for what in UNFAIR}
-    for what, groups in found.items():
+    settings: dict[str, dict[str, list[str]]] = {what: {} for what in UNFAIR}
+    for what, groups in settings.items():
         for name, run in comparison.runs.items():
             groups.setdefault(UNFAIR[what][1](run), []).append(name)
-    return {what: groups for what, groups in found.items() if len(groups) > 1}
+    return {what: groups for what, groups in settings.items() if len(groups) > 1}
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row of the table: a cell for each run, then one for each `Rival`, empty if undefined."""
+    """Return label and cells of each row of the table: a cell for each run, then one for each rival, empty if undefined."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
 def headings(comparison: Comparison) -> list[str]:
     """Return the heading of each run's column: its name, with a mark if its figures are invalid."""
-    marked = []
-    for name, run in comparison.runs.items():
+
+    def mark(run: BacktestResult) -> str:
         failed = run.audit is not None and run.audit.passed is False
-        mark = severity_of(run.audit) if run.audit and failed else "in-sample" * run.in_sample
-        marked.append(f"{name} ({mark})" if mark else name)
-    return marked
+        return f" ({severity_of(run.audit)})" if run.audit and failed else " (in-sample)" * run.in_sample
+
+    return [name + mark(run) for name, run in comparison.runs.items()]
 
 
 def contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:

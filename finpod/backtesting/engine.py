@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack, overload
-
 import numpy as np
 import pandas as pd
 
 from finpod.backtesting.batch import Backtests, path_of, run_together
 from finpod.backtesting.run import Run
-from finpod.errors import InputError, StrategyError
-from finpod.evidence.assemble import with_audit, with_evidence
+from finpod.errors import InputError, StrategyError, require_number
+from finpod.evidence.assemble import equity_of, with_audit, with_evidence
 from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.packing import pack
@@ -25,33 +23,6 @@ from finpod.trading.simulate import Path, Terms, Window
 from finpod.weights import Decided, PrecomputedWeights
 
 
-class Options(TypedDict, total=False):
-    """Keyword arguments of `backtest`."""
-
-    start: DateLike | None
-    end: DateLike | None
-    costs: Costs | None
-    fill: str | None
-    cash: float
-    whole_shares: bool
-    risk_free: float
-    delisting_return: float
-    max_weight: float | None
-    max_turnover: float | None
-    opened: int
-    allow_in_sample: bool
-    name: str | None
-    examine: bool | None
-    fast: bool
-    progress: Progress | None
-
-
-@overload
-def backtest(strategy: Strategy, market: MarketData, **options: Unpack[Options]) -> BacktestResult: ...
-@overload
-def backtest(
-    strategy: Array | pd.DataFrame, market: MarketData, **options: Unpack[Options]
-) -> BacktestResult | Backtests: ...
 def backtest(
     strategy: Strategy | Array | pd.DataFrame,
     market: MarketData,
@@ -112,7 +83,7 @@ def backtest(
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast is True; leave it out for a Strategy, which decides day by day", argument="fast")
     check_rates(risk_free)
-    require_opened(opened)
+    require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     label = name or (who.name if who is strategy else "weights")
     terms = Terms(
@@ -146,11 +117,11 @@ def _of_strategy(
     before, table = pack(strategy, window.market, window.first), FeatureTable(window.market)
     log: list[Decided] = []
     path = run.decided_by(strategy, label, table, log)
-    parts = {
-        kind: {one.name: run.decided_by(one, one.name, table) for one in strategies}
+    beside = {
+        kind: {one.name: equity_of(run.decided_by(one, one.name, table), window) for one in strategies}
         for kind, strategies in (("variants", strategy.variants), ("agents", strategy.alone))
     }
-    result = _examined(run.result(path, label, parts), path, run, examine, progress)
+    result = _examined(run.result(path, label, **beside), path, run, examine, progress)
     return with_audit(result, quick_audit(strategy, window.market, before, log, (window.first, window.last)))
 
 
@@ -179,15 +150,6 @@ def _examined(
     if not wanted or run.strategy.trades_benchmark:
         return result
     return with_evidence(result, path, run.window, run.terms, progress or (lambda doing, share: None))
-
-
-def require_opened(opened: int) -> None:
-    """Raise InputError unless `opened` is an int of at least 1."""
-    if type(opened) is not int or opened < 1:
-        raise InputError(
-            f"opened is {opened!r:.60}; it must be the number of results of this window that you have seen, at least 1",
-            argument="opened",
-        )
 
 
 def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLike, fill: str | None) -> Window:

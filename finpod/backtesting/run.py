@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,24 +30,18 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest."""
+    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for those without a description."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
     market: MarketData
     """Whole market, with its benchmark. The market of `window` may be only its benchmark."""
     window: Window
-    """Market to trade, and its sessions."""
     terms: Terms
-    """Costs, cash and caps."""
     opened: int
-    """Number of results of this window that were looked at."""
     risk_free: float
-    """Yearly risk-free rate."""
     in_sample: bool
-    """True if the window overlaps the days the strategy was trained or selected on."""
     fast: bool
-    """True if many sessions are settled at once."""
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
         """Return the path of an account that follows a strategy; decisions are appended to `log`."""
@@ -79,19 +73,19 @@ class Run:
         dates = pd.DatetimeIndex(market.dates[first : last + 1], name="date")
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
-    def result(self, path: Path, label: str, beside: Mapping[str, Mapping[str, Path]] | None = None) -> BacktestResult:
-        """Return the result of one account. `beside` has the paths of the 'variants' and 'agents' of its strategy by name."""
+    def result(self, path: Path, label: str, **beside: Any) -> BacktestResult:
+        """Return the result of one account. `beside` are its fields `variants` and `agents`."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
-        parts: dict[str, Any] = {
-            kind: {name: pd.Series(one.equity.numpy(), index=dates) for name, one in others.items()}
-            for kind, others in (beside or {}).items()
-        }
         equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]
         worth = path.shares.numpy() * window.execution.mark[window.first : window.last + 1].numpy()
         weights = np.divide(worth, equity[:, None], out=np.zeros_like(worth), where=equity[:, None] > 0)
         skipped = [Event(f"{window.dates[0]!s:.10}", "skipped")] if window.decision_rows[0] < 0 else []
-        events = sorted((*skipped, *_departures(trades), *missed), key=lambda event: event.day)
+        departures = [
+            Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
+            for trade in trades[trades["kind"] == "delisted"].itertuples()
+        ]
+        events = sorted((*skipped, *departures, *missed), key=lambda event: event.day)
         result = BacktestResult(
             **self._settings,
             strategy=label,
@@ -103,7 +97,7 @@ class Run:
             trades=trades,
             turnover=pd.Series(path.turnover.numpy(), dates_of(window, window.fill_rows), name="turnover"),
             events=tuple(events),
-            **parts,
+            **beside,
         )
         # Orders without a price are events only. Other unfilled orders are also warnings.
         doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
@@ -114,22 +108,16 @@ class Run:
         """Fields of a result that do not depend on the path of the account."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
         return {
+            **{name: getattr(who, name) for name in ("anchor", "trained_until", "trials", "variant_kind")},
+            **{name: getattr(self, name) for name in ("risk_free", "opened", "in_sample")},
+            **window.market.frequency,
             "benchmark": market.benchmark,
-            "anchor": who.anchor,
             "anchor_every": who.every,
             "costs": terms.costs,
             "fill": window.execution.fill,
             "whole_shares": terms.whole_shares,
-            "risk_free": self.risk_free,
-            "periods_per_year": window.market.periods_per_year,
-            "sessions_per_year": window.market.sessions_per_year,
-            "opened": self.opened,
-            "in_sample": self.in_sample,
-            "trained_until": who.trained_until,
-            "trials": who.trials,
             "windows": dict(who.windows),
             "agent": dict(who.provenance),
-            "variant_kind": who.variant_kind,
             "search": search_of(who, window.market.periods_per_year),
             "data_hash": market.content_hash,
             "manifest": market.manifest,
@@ -180,12 +168,6 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
     caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}
     if weight < 1 or turnover < 2:
         yield ResultWarning("capped", {**caps, "in_cash": int(short.sum())})
-
-
-def _departures(trades: pd.DataFrame) -> Iterator[Event]:
-    """Yield an event for each position that a delisting turned into cash."""
-    for trade in trades[trades["kind"] == "delisted"].itertuples():
-        yield Event(f"{trade.date:%Y-%m-%d}", "delisted", trade.ticker, -float(trade.shares), float(trade.price))
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:

@@ -23,6 +23,11 @@ SHOWN = 8
 """Largest number of missing members that a warning lists."""
 
 
+def equity_of(path: Path, window: Window) -> pd.Series:
+    """Return the equity [n + 1] of the path of one account as a series by date."""
+    return pd.Series(path.equity.numpy(), pd.DatetimeIndex(window.dates, name="date"))
+
+
 def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
     """Return the result with its look-ahead audit. The warnings of the audit come first."""
     warnings = [ResultWarning("look_ahead", asdict(finding)) for finding in audit.findings]
@@ -53,18 +58,17 @@ def with_evidence(
     failures = {rule.name: getattr(rule, "failures", 0) for rule in rules}
     notes += [ResultWarning("rule_fell_back", {"rule": rule, "days": days}) for rule, days in failures.items() if days]
     progress("random portfolios", 0.4)
-    randoms = random_portfolios(path, window, terms)
-    notes += [ResultWarning("no_random_portfolios", {"reason": randoms.reason})] if randoms.reason else []
+    fan, reason = random_portfolios(path, window, terms)
+    notes += [ResultWarning("no_random_portfolios", {"reason": reason})] if reason else []
     progress("costs and capacity", 0.7)
     targets, equal = {result.strategy: path.targets}, run(EqualWeight()).targets
     if not torch.allclose(path.targets, equal, rtol=0, atol=1e-12, equal_nan=True):
         targets.setdefault("equal weight", equal)
     targets |= {name: other.targets for name, other in others.items()}
-    dates = pd.DatetimeIndex(window.dates, name="date")
     return replace(
         result,
-        baselines={name: pd.Series(other.equity.numpy(), index=dates) for name, other in others.items()},
-        fan=randoms.equity,
+        baselines={name: equity_of(other, window) for name, other in others.items()},
+        fan=fan,
         cost_sweep=cost_sweep(targets, window, plain, risk_free=result.risk_free),
         capacity=capacity(targets, window, plain, risk_free=result.risk_free),
         warnings=(*result.warnings, *notes),
@@ -94,7 +98,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
         yield ResultWarning("no_benchmark")
     elif result.benchmark_equity.count() < 2:
         yield ResultWarning("empty_benchmark", name)
-    elif (cover := benchmark_cover(result)) is not None:
+    elif cover := benchmark_cover(result):
         yield cover
     if kind == "price return":
         yield ResultWarning("price_return_benchmark", name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -101,17 +100,10 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
     return {name: row._asdict() for name, row in zip(targets, table.itertuples(index=False), strict=True)}, path
 
 
-class RandomPortfolios(NamedTuple):
-    """R random portfolios that trade on the same days as an account."""
+def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
+    """Return the equity [n + 1, `count`] of long-only portfolios of random weights with the turnover of an account, day by day.
 
-    equity: pd.DataFrame
-    """[n + 1, R] equity at each close. It has no rows if there are no portfolios."""
-    reason: str = ""
-    """Why there are no portfolios: "intraday", "never_traded" or "one_asset". Empty if there are portfolios."""
-
-
-def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> RandomPortfolios:
-    """Return `count` long-only portfolios of random weights with the turnover of an account, day by day.
+    If there are none, the frame is empty and the second value says why: "intraday", "never_traded" or "one_asset".
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), where z [N] is standard normal and s gives the effective number of assets of the account. A portfolio
@@ -126,12 +118,12 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
         ("one_asset", eligible.max(initial=0) < 2),
     ):
         if holds:
-            return RandomPortfolios(pd.DataFrame(), reason)
+            return pd.DataFrame(), reason
     size = max(HELD_AT_ONCE // path.shares.numel(), 1)
     groups = [(first, min(size, count - first)) for first in range(0, count, size)]
     equity = [drawn(path, window, terms, accounts, first).equity.numpy() for first, accounts in groups]
     dates = pd.DatetimeIndex(window.dates, name="date")
-    return RandomPortfolios(pd.DataFrame(np.hstack(equity), dates, [f"random {r + 1}" for r in range(count)]))
+    return pd.DataFrame(np.hstack(equity), dates, [f"random {r + 1}" for r in range(count)]), ""
 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:

@@ -46,7 +46,7 @@ def legend_of(comparison: Comparison) -> dict[str, str]:
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")
-        names = [name for name, rival in comparison.rivals.items() if rival.kind == kind]
+        names = [name for name, curve in comparison.rivals.items() if curve.name == kind]
         legend |= {key: names[0] if len(names) == 1 else f"{kind} of each run"} if names else {}
     return legend
 
@@ -54,9 +54,9 @@ def legend_of(comparison: Comparison) -> dict[str, str]:
 def _growth(comparison: Comparison) -> Shown:
     """Return the values of all accounts, scaled to 1 at the first common close."""
     lines = []
-    for rival in comparison.rivals.values():
-        key = rival.kind.replace(" ", "-")
-        lines.append(Line(key, rival.curve.to_numpy(), RIVALS[key]))
+    for curve in comparison.rivals.values():
+        key = str(curve.name).replace(" ", "-")
+        lines.append(Line(key, curve.to_numpy(), RIVALS[key]))
     for place, run in enumerate(comparison.runs):
         dash = DASHES[place // COLOURS % len(DASHES)]
         lines.append(Line(f"run-{place % COLOURS + 1}", comparison.equity[run].to_numpy(), dash))

@@ -61,9 +61,8 @@ def walk_forward(
     """
     out = Path(out)
     if not isinstance(task, str):
-        raise InputError(
-            f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market", argument="task"
-        )
+        text = f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market"
+        raise InputError(text, argument="task")
     if name := next((name for name in ("check", "fork") if training.get(name)), None):
         raise InputError(f"{name} is an argument of finpod.train alone; leave it out", argument=name)
     require_free_for(out, overwrite=overwrite, resume=resume)
@@ -87,6 +86,7 @@ def walk_forward(
     trading = strategy.agents[0].trading  # type: ignore[attr-defined]
     terms: dict[str, Any] = {name: getattr(trading, name) for name in TERMS} | {"fill": strategy.provenance["fill"]}
     result = backtest(strategy, market, start=segments[0].test[0], end=segments[-1].test[1], **terms)
+    assert isinstance(result, BacktestResult)
     return with_segments(result, strategy)
 
 
@@ -125,14 +125,14 @@ def _train(
     for i, segment in enumerate(segments):
         out = folder / segment.folder
         if not (out / ENSEMBLE).is_file():
-            begun = {"resume": True} if RunFolder.of(out).begun() else {}
             train_ensemble(
                 market=market,
                 train=segment.train,
                 validation=segment.validation,
                 out=out,
                 progress=part_of(progress, i, len(segments), f"segment {i + 1} of {len(segments)}, "),
-                **{**training, **begun},
+                resume=RunFolder.of(out).begun(),
+                **training,
             )
     progress("trained", 1.0)
 
@@ -149,8 +149,7 @@ def _settings(
         "data": market.content_hash,
         **versions("finpod"),
     }
-    plain: dict[str, Any] = json.loads(to_json(content))
-    return plain
+    return json.loads(to_json(content))
 
 
 def _plain(value: Any) -> Any:

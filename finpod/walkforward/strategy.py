@@ -100,16 +100,15 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
         scores = [one["score"] for one in chosen if one.get("score") is not None]
-        lines.append(
-            {
-                "agent": segment.folder,
-                **{what: " to ".join(getattr(segment, what)) for what in WINDOWS},
-                "chosen": ", ".join(str(one.get("agent")) for one in chosen) or agent.name,
-                "trials": agent.trials,
-                "validation_score": float(np.mean(scores)) if scores else math.nan,
-                **({"dropped": ", ".join(dropped)} if (dropped := agent.provenance.get("dropped")) else {}),
-            }
-        )
+        line = {
+            "agent": segment.folder,
+            **{what: " to ".join(getattr(segment, what)) for what in WINDOWS},
+            "chosen": ", ".join(str(one.get("agent")) for one in chosen) or agent.name,
+            "trials": agent.trials,
+            "validation_score": float(np.mean(scores)) if scores else math.nan,
+        }
+        dropped = agent.provenance.get("dropped")
+        lines.append(line | ({"dropped": ", ".join(dropped)} if dropped else {}))
     shared = agents[0].provenance
     # segments may drop different features
     differ = any(agent.provenance.get("features") != shared.get("features") for agent in agents)
@@ -139,7 +138,6 @@ def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResu
 
 
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
-    """Return the figures of a part of the curves; NaN where undefined."""
     whole = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     curves = [curve.iloc[part].dropna().to_numpy() for curve in whole]
     strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
