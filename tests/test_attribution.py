@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from made_strategies import does
 
 import finpod.evidence.attribution as module
 from finpod.backtesting.engine import backtest
-from finpod.evidence.attribution import attribute, contributions, flags
+from finpod.evidence.attribution import contributions, flags
 from finpod.files import to_json
 from finpod.loading import load_strategy
 from finpod.records import ResultWarning
@@ -21,6 +22,11 @@ from finpod.strategy import equal_parts
 from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
+
+
+def attribute(result):
+    """The attribution, with its figures as attributes."""
+    return SimpleNamespace(**module.attribute(result))
 
 
 def plan(*rows):
@@ -57,8 +63,8 @@ def two_names(**changes):
 )
 def test_contributions_by_hand(rows, fee, gains, gaining):
     found = attribute(backtest(plan(*rows), two_names(), costs=Costs(fee_bps=fee), cash=1000))
-    assert found.contributions.to_dict() == pytest.approx(gains, abs=1e-9)
-    assert list(found.contributions.index) == ["A", "B"]
+    assert found.contributions == pytest.approx(gains, abs=1e-9)
+    assert list(found.contributions) == ["A", "B"]
     assert found.gaining_names == gaining
 
 
@@ -130,7 +136,7 @@ def test_months_and_the_worst_of_them():
 
 
 def undefined(found):
-    return {name for name, value in asdict(found).items() if isinstance(value, float) and math.isnan(value)}
+    return {name for name, value in vars(found).items() if isinstance(value, float) and math.isnan(value)}
 
 
 def test_e05_what_has_no_figure_is_undefined():
@@ -138,7 +144,7 @@ def test_e05_what_has_no_figure_is_undefined():
     found = attribute(backtest(load_strategy("equal-weight"), random_market(2, gaps=0)))
     betas = {"beta", "explained", "equal_weight_beta", "equal_weight_explained"}
     assert undefined(found) == {*betas, "winning_days", "winning_months"}
-    assert json.loads(to_json(found.to_dict()))["beta"] is None
+    assert json.loads(to_json(vars(found)))["beta"] is None
     found = attribute(backtest(load_strategy("equal-weight"), flat(7), costs=FREE))
     assert {"rising_days", "gaining_names", "explained"} <= undefined(found)
     found = attribute(backtest(load_strategy("equal-weight"), random_market(60, gaps=0, benchmark=np.full(60, NAN))))
@@ -146,7 +152,7 @@ def test_e05_what_has_no_figure_is_undefined():
     lowest = [month["equal_weight"] for month in found.worst_months]
     assert (len(lowest), lowest) == (3, sorted(lowest))
     found = attribute(backtest(plan(), two_names()))
-    assert found.contributions.empty
+    assert found.contributions == {}
     assert (found.invested, found.largest, found.largest_name, found.yearly_turnover) == (0, 0, "", 0)
     assert {"names", "effective_names", "holding_days"} <= undefined(found)
 
@@ -157,9 +163,9 @@ def test_a14_ruin():
     close[3:, 0] = NAN
     market = make_market(close, open=close)
     found = attribute(backtest(plan([1, 0]), market, costs=FREE, cash=1000, delisting_return=-1.0))
-    assert found.contributions.to_dict() == {"A": -1000}
+    assert found.contributions == {"A": -1000}
     assert (found.invested, found.effective_names, found.rising_days) == (1, 1, 0)
-    assert not {"all_cash", "constant_cash"} & {flag.code for flag in found.alarms}
+    assert not {"all_cash", "constant_cash"} & {flag["code"] for flag in found.alarms}
     assert attribute(make_result([100, 110, 0, 0, 0])).rising_days == 0.5
     assert flags(make_result([100, 0, 0])) == ()
 

@@ -23,9 +23,10 @@ from finpod.evidence.skill import (
     RESAMPLES,
     SAMPLING,
     Code,
+    code_of,
     evidence,
+    excess_growth,
     verdict_of,
-    verdicts,
     widened,
 )
 from finpod.records import Severity
@@ -75,8 +76,9 @@ def against(mean, sd=0.002, trials=1, **changes):
 )
 def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, trials, code):
     result = against(mean, trials=trials)
-    (over_anchor, _) = verdicts(result)
-    assert (over_anchor.over, over_anchor.code) == (ANCHOR, code)
+    spans = excess_growth(result)
+    assert list(spans) == [ANCHOR, BENCHMARK]
+    assert code_of(spans[ANCHOR]) is code
     assert evidence(result)["verdicts"][ANCHOR] == code.value
     assert ("400" in verdict_lines(result)[0]) == (trials == 400)
 
@@ -100,8 +102,8 @@ def test_the_plain_function_says_what_the_result_says(mean, opened):
     result = against(mean, opened=opened)
     returns = [np.diff(curve) / curve[:-1] for curve in (result.equity.to_numpy(), result.anchor_equity.to_numpy())]
     code, interval = verdict_of(*returns, opened=opened, resamples=skill.RESAMPLES)
-    assert code is verdicts(result)[0].code
-    assert interval == pytest.approx(verdicts(result)[0].interval, rel=1e-9, abs=1e-12)
+    assert code is code_of(excess_growth(result)[ANCHOR])
+    assert interval == pytest.approx(excess_growth(result)[ANCHOR], rel=1e-9, abs=1e-12)
 
 
 def test_a_widened_interval_errs_as_seldom_for_the_best_of_many():
@@ -189,7 +191,7 @@ def test_the_share_of_random_portfolios_that_are_beaten():
 def test_what_is_too_short_ruined_or_equal_has_no_intervals():
     short = make_result(days=10, fan=pd.DataFrame({0: make_result(days=10, seed=1).equity}))
     found = evidence(short)
-    assert (found["intervals"], verdicts(short)) == ({}, ())
+    assert (found["intervals"], excess_growth(short)) == ({}, {})
     keys = ("probabilistic_sharpe", "deflated_sharpe", "deflated_active_sharpe", "fan_beaten", "overfitting")
     assert np.isnan([found[key] for key in (*keys, "minimum_years", "minimum_active_years")]).all()
     equity = np.concatenate([np.linspace(1e6, 0, 100), np.zeros(200)])
@@ -197,7 +199,7 @@ def test_what_is_too_short_ruined_or_equal_has_no_intervals():
     assert (found["intervals"], found["minimum_years"]) == ({}, math.inf)
     rival = make_result(days=299, equal_weight_equity=pd.Series(equity, make_result(days=299).equity.index))
     assert list(evidence(rival)["intervals"]) == ["strategy", BENCHMARK]
-    assert [verdict.over for verdict in verdicts(against(0.0, sd=0.0))] == [BENCHMARK]
+    assert list(excess_growth(against(0.0, sd=0.0))) == [BENCHMARK]
 
 
 def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():

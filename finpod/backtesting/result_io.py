@@ -56,7 +56,7 @@ def to_json(result: BacktestResult) -> str:
         "warnings": records(result.warnings),
         "events": records(result.events),
         "significance": evidence(result),
-        "attribution": attribute(result).to_dict(),
+        "attribution": attribute(result),
         "baselines": {name: asdict(result.metrics_of(equity)) for name, equity in result.baselines.items()},
     }
     content |= {name: asdict(getattr(result, name)) for name in RECORDS}
@@ -162,10 +162,7 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
     }
     fan = source / "fan.parquet"
     return BacktestResult(
-        equity=curves["equity"],
-        benchmark_equity=curves["benchmark"],
-        equal_weight_equity=curves["equal_weight"],
-        anchor_equity=curves["anchor"],
+        **{field: curves[column] for column, field in CURVES.items() if field.endswith("equity")},
         weights=pd.read_parquet(source / "weights.parquet"),
         trades=trades,
         turnover=curves["turnover"].dropna(),
@@ -183,5 +180,4 @@ def _assembled(source: Path, content: dict[str, Any]) -> BacktestResult:
 
 
 def _by_number(sweep: Mapping[str, Any]) -> dict[float, Any]:
-    """Return a sweep with its settings as floats, in ascending order."""
     return dict(sorted((float(setting), figures) for setting, figures in sweep.items()))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from string import Formatter
 from typing import Any
 
-from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, Verdict, verdicts
+from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, code_of, excess_growth
 from finpod.figures import plural
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.result import BacktestResult
@@ -39,7 +39,7 @@ NO_RANDOM_PORTFOLIOS = {
     "never_traded": "the strategy never traded",
     "one_asset": "there are fewer than two assets to choose from",
 }
-"""`RandomPortfolios.reason` -> text on why there are no random portfolios."""
+"""Reason of `random_portfolios` -> text on why there are none."""
 
 _NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
 EVENTS = {
@@ -250,19 +250,14 @@ def verdict_lines(result: BacktestResult) -> list[str]:
     """Return sentences on the growth over anchor, equal weight and benchmark, with a reservation if the audit failed."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
-    for verdict in verdicts(result):
-        hindsight = verdict.code is Code.MORE and verdict.over == BENCHMARK and result.manifest.get("survivorship")
+    wide = f" (widened for the best of {result.candidates:,})" if result.candidates > 1 else ""
+    for over, interval in excess_growth(result).items():
+        code, (low, estimate, high) = code_of(interval), (f"{100 * value:+.1f}" for value in interval[:3])
+        hindsight = code is Code.MORE and over == BENCHMARK and result.manifest.get("survivorship")
         but = ", but assets selected with hindsight may" if hindsight else ""
-        span = _span(verdict, result.candidates)
-        lines.append(f"Excess over {names[verdict.over]}: {span}; {LUCK[verdict.code]}{but}{doubt(result.audit)}")
+        span = f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"
+        lines.append(f"Excess over {names[over]}: {span}; {LUCK[code]}{but}{doubt(result.audit)}")
     return lines
-
-
-def _span(verdict: Verdict, candidates: int) -> str:
-    interval = verdict.interval
-    estimate, low, high = (f"{100 * value:+.1f}" for value in (interval.estimate, interval.low, interval.high))
-    wide = f" (widened for the best of {candidates:,})" if candidates > 1 else ""
-    return f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:

@@ -77,18 +77,15 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
 
 
 def who_varies(result: BacktestResult) -> str:
-    """Return a description of the variants, such as 'each of 3 seeds'; empty without variants."""
-    if not result.variants:
-        return ""
+    """Return a description of the variants, such as 'each of 3 seeds'."""
     kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
     return f"each of {len(result.variants)} {kind}"
 
 
 def spread_note(result: BacktestResult) -> str:
     """Return a note that members of one tournament understate the effect of luck; empty for other variants."""
-    if not result.variants or result.variant_kind != "member":
-        return ""
-    return "members of one seed are similar, so their deviation understates luck; train with more seeds to measure it"
+    note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure it"
+    return note if result.variants and result.variant_kind == "member" else ""
 
 
 def spread_line(result: BacktestResult) -> str:
@@ -96,11 +93,9 @@ def spread_line(result: BacktestResult) -> str:
     if not result.spread:
         return ""
     mean, sd = result.spread["mean"], result.spread["sd"]
-    figures = "; ".join(
-        f"{row.label} {figure(mean[row.key], row.kind)} ({figure(sd[row.key], row.kind)})" for row in SPREAD
-    )
+    figures = [f"{row.label} {figure(mean[row.key], row.kind)} ({figure(sd[row.key], row.kind)})" for row in SPREAD]
     note = f" ({note})" if (note := spread_note(result)) else ""
-    return f"{who_varies(result)} on its own, mean (standard deviation): {figures}{note}"
+    return f"{who_varies(result)} on its own, mean (standard deviation): {'; '.join(figures)}{note}"
 
 
 def agents_line(result: BacktestResult) -> str:
@@ -116,11 +111,9 @@ def evidence_lines(result: BacktestResult) -> list[str]:
     """Return a line for each available kind of evidence: significance, overfitting, baselines, random portfolios, audit."""
     significance = evidence(result)
     lines = []
-    if not math.isnan(significance["deflated_active_sharpe"]):
-        chance = percent(significance["deflated_active_sharpe"], 0)
-        lines.append(
-            f"Chance that {lead(significance['candidates'], f'the excess over {anchor_name(result)}')}: {chance}"
-        )
+    if not math.isnan(chance := significance["deflated_active_sharpe"]):
+        event = lead(significance["candidates"], f"the excess over {anchor_name(result)}")
+        lines.append(f"Chance that {event}: {percent(chance, 0)}")
     if not math.isnan(share := significance["overfitting"]):
         lines.append(
             f"Chance that the choice among {significance['trials']:,} trials on validation is overfitted: {percent(share, 0)}"
@@ -128,11 +121,9 @@ def evidence_lines(result: BacktestResult) -> list[str]:
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
         lines.append("Sharpe of baselines: " + ", ".join(f"{name} {ratio(value)}" for name, value in ratios.items()))
-    if not math.isnan(significance["fan_beaten"]):
-        beaten, size = percent(significance["fan_beaten"], 0), significance["fan_size"]
-        lines.append(
-            f"The Sharpe ratio is higher than that of {beaten} of {size} random portfolios with the same turnover"
-        )
+    if not math.isnan(beaten := significance["fan_beaten"]):
+        which = f"{percent(beaten, 0)} of {significance['fan_size']} random portfolios with the same turnover"
+        lines.append(f"The Sharpe ratio is higher than that of {which}")
     return lines + ([f"Look-ahead audit: {audit_outcome(result.audit)}"] if result.audit else [])
 
 

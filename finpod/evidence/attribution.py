@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,69 +30,33 @@ TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 """Sharpe ratio and yearly growth above which a result is flagged, and years of history that this check needs."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Attribution:
-    """Sources of the return of a backtest. Undefined figures are NaN. Days are sessions, also for intraday data."""
+def attribute(result: BacktestResult) -> dict[str, Any]:
+    """Return the sources of the return of a backtest as plain values. Undefined figures are NaN.
 
-    beta: float
-    """Beta to the benchmark: cov(r, b) / var(b), with the returns r of the account and b of the benchmark on common dates."""
-    explained: float
-    """Share of the variance of the returns that the benchmark explains, corr(r, b)^2; NaN for fewer than three common returns."""
-    equal_weight_beta: float
-    """Beta to the point-in-time equal weight."""
-    equal_weight_explained: float
-    """Share of the variance of the returns that equal weight explains."""
-    invested: float
-    """Mean share of the account that is invested."""
-    names: float
-    """Mean number of assets held, over the days with positions."""
-    effective_names: float
-    """Effective number of assets: mean of 1 / (sum of squared shares of the invested amount), over the days with positions."""
-    largest: float
-    """Largest weight of any asset on any day."""
-    largest_name: str
-    """Ticker of the asset with the largest weight; empty if no asset was held."""
-    yearly_turnover: float
-    """Traded notional / equity at the fill, both sides counted, per year."""
-    holding_days: float
-    """Mean holding period in closes: sum of the invested shares / sum of the shares bought.
+    'beta'                    beta to the benchmark: cov(r, b) / var(b), with the returns r of the account and b of the benchmark
+                              on common dates
+    'explained'               share of the variance of the returns that the benchmark explains, corr(r, b)^2; NaN for fewer than
+                              three common returns
+    'equal_weight_beta', 'equal_weight_explained'   the same for the point-in-time equal weight
+    'invested'                mean share of the account that is invested
+    'names'                   mean number of assets held, over the days with positions
+    'effective_names'         mean of 1 / (sum of squared shares of the invested amount), over the days with positions
+    'largest', 'largest_name' largest weight of any asset on any day, and its ticker; empty if no asset was held
+    'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
+    'holding_days'            mean holding period in closes: sum of the invested shares / sum of the shares bought. Positions at
+                              the end count as held until then: a buy and hold has the length of the window
+    'rising_days', 'rising_months'     days and calendar months in which the account rose / those in which it moved
+    'winning_days', 'winning_months'   those in which it did better than equal weight / those in which the two differ
+    'gaining_names'           assets with a gain / assets with a gain or a loss
+    'contributions'           ticker -> gain, as in `contributions`; 'contribution_shares' are the gains divided by V_0, which
+                              sum to the total return
+    'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in
+                              ascending order: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
+                              'equal_weight'. The first and the last month of the window may be partial
+    'alarms'                  `flags`
 
-    Positions at the end count as held until then: a buy and hold has the length of the window."""
-    rising_days: float
-    """Days on which the account rose / days on which it moved."""
-    winning_days: float
-    """Days on which the account did better than equal weight / days on which the two differ."""
-    rising_months: float
-    """Calendar months in which the account rose / months in which it moved."""
-    winning_months: float
-    """Calendar months in which the account did better than equal weight / months in which the two differ."""
-    gaining_names: float
-    """Assets with a gain / assets with a gain or a loss."""
-    contributions: pd.Series
-    """Gain of each asset that was traded or held, in currency, net of its costs, in descending order.
-
-    final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0."""
-    contribution_shares: pd.Series
-    """Gains divided by V_0, by asset; they sum to the total return."""
-    worst_months: list[dict[str, Any]]
-    """The `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in ascending order.
-
-    A month has 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and 'equal_weight'. The first and the last month
-    of the window may be partial."""
-    alarms: tuple[ResultWarning, ...]
-    """Warnings of degenerate policies."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values. Contributions are dicts by ticker."""
-        return vars(self) | {
-            "contributions": self.contributions.to_dict(),
-            "contribution_shares": self.contribution_shares.to_dict(),
-            "alarms": records(self.alarms),
-        }
-
-
-def attribute(result: BacktestResult) -> Attribution:
-    """Return the attribution of a result. Also works for a single day, without trades, and for a ruined account."""
+    Days are sessions, also for intraday data. Also works for a single day, without trades, and for a ruined account.
+    """
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
     curves = {"strategy": result.equity} | {
@@ -104,28 +67,30 @@ def attribute(result: BacktestResult) -> Attribution:
     months = months.sort_index()
     by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
     worst = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
-    return Attribution(
-        beta=daily.relative.beta,
-        explained=_explained(daily.equity, daily.benchmark_equity),
-        equal_weight_beta=daily.relative_to_equal_weight.beta,
-        equal_weight_explained=_explained(daily.equity, daily.equal_weight_equity),
-        **_bets(result),
-        yearly_turnover=result.table["strategy"]["yearly_turnover"],
-        holding_days=_holding_days(result),
-        rising_days=_share_above(steps),
-        winning_days=_share_above(steps - equal_steps),
-        rising_months=_share_above(months["strategy"]),
-        winning_months=_share_above(months["strategy"] - months["equal_weight"]),
-        gaining_names=_share_above(gains / result.equity.iloc[0]),
-        contributions=gains,
-        contribution_shares=gains / result.equity.iloc[0],
-        worst_months=worst.rename_axis("month").reset_index().to_dict("records"),
-        alarms=flags(result),
-    )
+    return _bets(result) | {
+        "beta": daily.relative.beta,
+        "explained": _explained(daily.equity, daily.benchmark_equity),
+        "equal_weight_beta": daily.relative_to_equal_weight.beta,
+        "equal_weight_explained": _explained(daily.equity, daily.equal_weight_equity),
+        "yearly_turnover": result.table["strategy"]["yearly_turnover"],
+        "holding_days": _holding_days(result),
+        "rising_days": _share_above(steps),
+        "winning_days": _share_above(steps - equal_steps),
+        "rising_months": _share_above(months["strategy"]),
+        "winning_months": _share_above(months["strategy"] - months["equal_weight"]),
+        "gaining_names": _share_above(gains / result.equity.iloc[0]),
+        "contributions": gains.to_dict(),
+        "contribution_shares": (gains / result.equity.iloc[0]).to_dict(),
+        "worst_months": worst.rename_axis("month").reset_index().to_dict("records"),
+        "alarms": records(flags(result)),
+    }
 
 
 def contributions(result: BacktestResult) -> pd.Series:
-    """Return the gain of each asset that was traded or held; see `Attribution.contributions`."""
+    """Return the gain of each asset that was traded or held, in currency, net of its costs, in descending order.
+
+    final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0.
+    """
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
     gain = worth.iloc[-1] - worth.iloc[0] - flows.fillna(0.0)
@@ -215,7 +180,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the fields from `invested` to `largest_name`, at the last close of each session after V_0 and before ruin."""
+    """Return the entries of `attribute` on positions, at the last close of each session after V_0 and before ruin."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()

@@ -11,22 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from finpod.errors import InputError
+from finpod.errors import require_number
 from finpod.measures import Array, metrics, simple_returns
 from finpod.result import BacktestResult
-from finpod.significance import (
-    Interval,
-    expected_best,
-    intervals,
-    minimum_length,
-    overfitting,
-    probabilistic_sharpe,
-)
+from finpod.significance import Interval, expected_best, intervals, minimum_length, overfitting, probabilistic_sharpe
 from finpod.strategy import Strategy
 
 LEVEL = 0.95
@@ -55,17 +48,6 @@ class Code(StrEnum):
     """The interval lies below zero."""
 
 
-class Verdict(NamedTuple):
-    """Yearly growth of a strategy in excess of another curve, with its interpretation."""
-
-    over: str
-    """Name of the other curve: `ANCHOR`, `EQUAL_WEIGHT` or `BENCHMARK`."""
-    interval: Interval
-    """Interval of the difference of the CAGRs, as a fraction a year, `widened` for the candidates of the result."""
-    code: Code
-    """Meaning of the interval."""
-
-
 def verdict_of(
     returns: Array,
     anchor_returns: Array,
@@ -85,10 +67,8 @@ def verdict_of(
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
-    found = intervals(
-        returns, {ANCHOR: anchor_returns}, periods_per_year=periods_per_year, level=LEVEL, resamples=resamples
-    )
-    wide = widened(found[ANCHOR]["cagr"], opened)
+    how: dict[str, Any] = {"periods_per_year": periods_per_year, "level": LEVEL, "resamples": resamples}
+    wide = widened(intervals(returns, {ANCHOR: anchor_returns}, **how)[ANCHOR]["cagr"], opened)
     return code_of(wide), wide
 
 
@@ -100,11 +80,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
     The lower end for the best of N candidates without skill lies above zero with probability 1 - p. For correlated
     candidates the interval is too wide. For N = 1 it is unchanged. Raises InputError for N below 1.
     """
-    if candidates < 1:
-        raise InputError(
-            f"opened is {candidates}; it must be the number of results of this window that you have seen, at least 1",
-            argument="opened",
-        )
+    require_number("opened", candidates, 1, whole=True)
     if candidates == 1:
         return interval
     quantile, sure = NormalDist(), (1 + interval.level) / 2
@@ -114,11 +90,13 @@ def widened(interval: Interval, candidates: int) -> Interval:
     return Interval(low, interval.estimate, high, 2 * quantile.cdf(wide) - 1)
 
 
-def verdicts(result: BacktestResult) -> tuple[Verdict, ...]:
-    """Return the verdicts over anchor, equal weight and benchmark. A verdict without an interval is left out."""
-    found, candidates = intervals_of(result), result.candidates
-    spans = {name: widened(found[name]["cagr"], candidates) for name in OVER if name in found}
-    return tuple(Verdict(name, span, code_of(span)) for name, span in spans.items())
+def excess_growth(result: BacktestResult) -> dict[str, Interval]:
+    """Return the interval of the CAGR in excess of anchor, equal weight and benchmark, `widened` for the candidates.
+
+    It is a fraction a year; `code_of` tells its meaning. A curve without an interval is left out.
+    """
+    figures = intervals_of(result)
+    return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
 
 
 def evidence(result: BacktestResult) -> dict[str, Any]:
@@ -156,7 +134,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
         "level": LEVEL,
         "resamples": RESAMPLES,
         "intervals": spans,
-        "verdicts": {one.over: one.code.value for one in verdicts(result)},
+        "verdicts": {over: code_of(span).value for over, span in excess_growth(result).items()},
         "candidates": result.candidates,
         "trials": result.trials,
         "validation_luck": math.nan if math.isnan(measured) else expected_best(result.trials, measured),
@@ -175,8 +153,7 @@ def intervals_of(result: BacktestResult) -> Intervals:
     attributes: dict[str, Any] = vars(result)  # where cached properties are stored too
     if "_intervals" not in attributes:
         attributes["_intervals"] = {} if result.is_short else _intervals(result)
-    cached: Intervals = attributes["_intervals"]
-    return cached
+    return attributes["_intervals"]
 
 
 def _intervals(result: BacktestResult) -> Intervals:
@@ -196,14 +173,8 @@ def _intervals(result: BacktestResult) -> Intervals:
             for name, curve in curves.items()
             if (curve[:-1] > 0).all() and not np.allclose(equity, curve, rtol=1e-12)
         }
-        figures = intervals(
-            simple_returns(equity),
-            steps,
-            periods_per_year=sessions.periods_per_year,
-            risk_free=result.risk_free,
-            level=LEVEL,
-            resamples=RESAMPLES,
-        )
+        how: dict[str, Any] = {"periods_per_year": sessions.periods_per_year, "risk_free": result.risk_free}
+        figures = intervals(simple_returns(equity), steps, **how, level=LEVEL, resamples=RESAMPLES)
         spans |= {key: figure for key, figure in figures.items() if key not in spans}
     return spans
 

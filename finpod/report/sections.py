@@ -10,7 +10,7 @@ import pandas as pd
 
 from finpod.backtesting.sentences import anchor_name, hurdle, lead, verdict_lines, warning_sentence
 from finpod.backtesting.text import columns, headline, spread_note
-from finpod.evidence.attribution import attribute
+from finpod.evidence.attribution import attribute, contributions
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, MEASURED, ONE_SIDED, evidence
 from finpod.measures import drawdown_table, period_returns, relative
 from finpod.periods import session_dates
@@ -113,12 +113,12 @@ def order(sweep: Sweep) -> list[str]:
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
     """Return the attribution, its largest gains and losses, and the number and the sum of the others."""
-    parts = attribute(result)
-    gains = parts.contributions
+    gains = contributions(result)
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
     bars = places(pd.DataFrame({"low": ends.clip(upper=0), "high": ends.clip(lower=0)}))
     return {
-        "parts": parts,
+        "parts": attribute(result),
+        "whole": gains.sum(),
         "short_benchmark": short_benchmark(result),
         "gains": list(zip(ends.index, ends, bars.itertuples(), strict=True)),
         "others": len(gains) - len(ends),
