@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from finpod.market.data import MarketData
     from finpod.measures import Array
-    from finpod.rl.task import Task
 
 _COPIED = ("__name__", "__qualname__", "__doc__")
 """Attributes copied from the wrapped functions; `inspect.signature` follows `__wrapped__` for the rest."""
@@ -36,7 +35,7 @@ def audit(strategy: StrategyLike, market: MarketData, **options: Any) -> Audit:
 
 
 @wraps(training.train, assigned=_COPIED)
-def train(task: str | PathLike[str] | Task = "stocks", **options: Any) -> Any:
+def train(task: Any = "stocks", **options: Any) -> Any:
     if isinstance(task, (str, PathLike)) and ".py" in str(task):
         file, colon, kind = str(task).rpartition(":")
         place = f"{Path(file).absolute()}:{kind}" if colon and file.endswith(".py") else str(Path(task).absolute())

@@ -177,10 +177,8 @@ def _as_table(weights: Any) -> Array:
         table = np.asarray(weights)
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        text = (
-            f"{weights!r:.60} is neither a Strategy nor an array of weights; pass one of these, or load_strategy(...)"
-        )
-        raise InputError(text, argument="strategy") from error
+        text = f"{weights!r:.60} is neither a Strategy nor an array of weights"
+        raise InputError(f"{text}; pass one of these, or load_strategy(...)", argument="strategy") from error
 
 
 def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:

@@ -72,10 +72,8 @@ def backtest(
     strategy and the day.
     """
     if not isinstance(market, MarketData):
-        raise InputError(
-            f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()",
-            argument="market",
-        )
+        text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
+        raise InputError(text, argument="market")
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; pass a string", argument="name")
     if not isinstance(costs, (Costs, type(None))):
@@ -128,8 +126,6 @@ def _of_strategy(
 def _of_weights(
     ready: PrecomputedWeights, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult | Backtests:
-    """Return the result of precomputed weights [T, N], or the `Backtests` of [S, T, N]."""
-
     def alone(s: int) -> BacktestResult:
         path = path_of(ready, s, run.window, run.terms, fast=run.fast)
         result = run.result(path, ready.labels[s])
@@ -156,26 +152,21 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
     traded = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = traded.window(start, end)
     if last == first:
-        raise InputError(
-            f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has only one session; choose "
-            "an end at least one session after the start",
-            argument="end",
-        )
+        text = f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has only one session"
+        raise InputError(f"{text}; choose an end at least one session after the start", argument="end")
     return Window(market=traded, execution=build_execution(traded, fill), first=first, last=last)
 
 
 def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed: bool) -> bool:
-    until = strategy.trained_until
+    if strategy.trained_until is None:
+        return False
     try:
-        until = None if until is None else f"{as_date(until)!s:.10}"
+        until = as_date(strategy.trained_until)
     except InputError as error:
         raise StrategyError(f"strategy {label}: its trained_until {error}") from error
-    if until is None or as_date(first_day) > as_date(until):
-        return False
-    if not allowed:
-        raise InputError(
-            f"the window starts on {first_day!s:.10}, but {label} was trained or selected on days up to {until}; "
-            "start later, or pass allow_in_sample=True",
-            argument="start",
+    if not allowed and as_date(first_day) <= until:
+        text = (
+            f"the window starts on {first_day!s:.10}, but {label} was trained or selected on days up to {until!s:.10}"
         )
-    return True
+        raise InputError(f"{text}; start later, or pass allow_in_sample=True", argument="start")
+    return bool(as_date(first_day) <= until)

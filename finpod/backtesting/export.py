@@ -51,13 +51,11 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
     positions = values.loc[:, (values != 0).any()]
     bars = daily.benchmark_equity.dropna()
-    trades = result.trades[["date", "shares", "price", "ticker"]].set_axis(
-        ["date", "amount", "price", "symbol"], axis=1
-    )
+    trades = result.trades.rename(columns={"shares": "amount", "ticker": "symbol"})
     return PyfolioInputs(
         returns=_steps(daily.equity, result.strategy),
         positions=_dated(positions.assign(cash=daily.equity * daily.cash_weight)) if positions.size else None,
-        transactions=_dated(trades.set_index("date")) if len(trades) else None,
+        transactions=_dated(trades.set_index("date")[["amount", "price", "symbol"]]) if len(trades) else None,
         benchmark=_steps(bars, result.benchmark) if len(bars) > 1 else None,
         equal_weight=_steps(daily.equal_weight_equity.dropna(), "equal weight"),
         notes=tuple(_notes(result, positions.shape[1], len(bars))),

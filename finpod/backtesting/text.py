@@ -103,8 +103,8 @@ def agents_line(result: BacktestResult) -> str:
     if not result.agent_spread:
         return ""
     best = next(iter(result.agent_spread.values()))
-    figures = f"Sharpe {ratio(best['sharpe'])}, total return {percent(best['total_return'])}"
-    return f"the best agent on validation, on its own: {figures}"
+    total = percent(best["total_return"])
+    return f"the best agent on validation, on its own: Sharpe {ratio(best['sharpe'])}, total return {total}"
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:

@@ -158,9 +158,8 @@ def intervals_of(result: BacktestResult) -> Intervals:
 
 def _intervals(result: BacktestResult) -> Intervals:
     sessions, spans = result.by_session(), Intervals()
-    others = {
-        name: getattr(sessions, f"{name}_equity") for name in OVER if name != EQUAL_WEIGHT or result.has_own_anchor
-    }
+    names = OVER if result.has_own_anchor else (ANCHOR, BENCHMARK)
+    others = {name: getattr(sessions, f"{name}_equity") for name in names}
     whole = {name: curve for name, curve in others.items() if curve.reindex(sessions.equity.index).notna().all()}
     for group in (whole, *({name: curve} for name, curve in others.items() if name not in whole)):
         common = pd.DataFrame({"own": sessions.equity, **group}).dropna()

@@ -136,20 +136,16 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     """Return the rows on which tests begin: multiples of `hold` after `first`. Each test has at least `hold` rows."""
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
-        raise InputError(
-            f"the days from {sessions[begin]} on have {last - first} sessions to trade, fewer than hold={hold}; choose a later "
-            "end, or a smaller hold"
-        )
+        text = f"the days from {sessions[begin]} on have {last - first} sessions to trade, fewer than hold={hold}"
+        raise InputError(f"{text}; choose a later end, or a smaller hold")
     rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
         row = first + math.ceil((int(opening[day]) - first) / hold) * hold
         if last - row < hold:
             break
         if row == rows[-1]:
-            raise InputError(
-                f"test={test.length}{test.unit} has fewer sessions than hold={hold}; pass a longer test or a smaller hold",
-                argument="test",
-            )
+            text = f"test={test.length}{test.unit} has fewer sessions than hold={hold}; pass a longer test or a smaller hold"
+            raise InputError(text, argument="test")
         rows.append(row)
     return rows
 
