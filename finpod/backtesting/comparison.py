@@ -129,8 +129,8 @@ def compare(
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
     A saved run may be given by its folder, or by its name under backtests/, as for `load_result`. Runs are named after their
-    strategies. If two strategies have the same name, `names` (by default those of the folders, if all runs have one) are
-    used, then numbers. All figures are those of the common window.
+    strategies. Runs of strategies with equal names get their `names` instead (by default those of the folders, if all runs
+    have one); names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
     runs of different frequencies, fewer than two common sessions, and an account ruined at the first of them.

@@ -104,8 +104,8 @@ def _unaudited(data: Data) -> str:
 
 
 def _look_ahead(data: Data) -> str:
-    found = finding_sentence(Finding(**data)) if "kind" in data else "the audit of its decisions failed"
-    return f"{_heading(Severity(data['severity']))}: {found}"
+    finding = finding_sentence(Finding(**data)) if "kind" in data else "the audit of its decisions failed"
+    return f"{_heading(Severity(data['severity']))}: {finding}"
 
 
 def _shortened(data: Data) -> str:

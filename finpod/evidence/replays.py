@@ -94,8 +94,8 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
 def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_free: float) -> tuple[Figures, Path]:
     """Return the figures of the replayed accounts by name, and their path. Equal ratios share a rank; NaN ranks last."""
     path = replay(targets, window, terms)
-    found = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
-    table = pd.DataFrame({key: getattr(found, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
+    figures = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
+    table = pd.DataFrame({key: getattr(figures, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
     table["rank"] = table["sharpe"].rank(ascending=False, method="min", na_option="bottom").astype(int)
     return {name: row._asdict() for name, row in zip(targets, table.itertuples(index=False), strict=True)}, path
 

@@ -93,7 +93,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
     """Return the interval of the CAGR in excess of anchor, equal weight and benchmark, `widened` for the candidates.
 
-    It is a fraction a year; `code_of` tells its meaning. A curve without an interval is left out.
+    It is a fraction a year. `code_of` returns its meaning. A curve without an interval is left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}

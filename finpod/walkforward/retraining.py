@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,12 @@ from finpod.tournament.log import differences, unfinished
 from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import part_of
 from finpod.trading.anchors import with_anchor
+from finpod.trading.simulate import Terms
 from finpod.training import own_functions
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
 from finpod.walkforward.strategy import load_walkforward, read_manifest, with_segments, write_manifest
 
-TERMS = ("costs", "cash", "whole_shares", "delisting_return", "max_weight", "max_turnover")
-"""Settings of training that the account of the backtest also has."""
 WITHOUT_EFFECT = ("progress", "overwrite", "resume", "watch", "pods", "storage")
 """Arguments of `train` that do not affect the agents."""
 
@@ -84,8 +83,9 @@ def walk_forward(
             _train(market, segments, training, folder.path, progress or (lambda doing, share: None))
     strategy = load_walkforward(out, own_functions(training.get("features")))
     trading = strategy.agents[0].trading  # type: ignore[attr-defined]
-    terms: dict[str, Any] = {name: getattr(trading, name) for name in TERMS} | {"fill": strategy.provenance["fill"]}
-    result = backtest(strategy, market, start=segments[0].test[0], end=segments[-1].test[1], **terms)
+    terms: dict[str, Any] = {one.name: getattr(trading, one.name) for one in fields(Terms)}
+    days = {"start": segments[0].test[0], "end": segments[-1].test[1]}
+    result = backtest(strategy, market, **days, **terms, fill=strategy.provenance["fill"])
     assert isinstance(result, BacktestResult)
     return with_segments(result, strategy)
 

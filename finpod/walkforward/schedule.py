@@ -92,8 +92,8 @@ def schedule(
     rows are left, they belong to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`, and data
     that begin too late.
     """
-    asked = {"train": train, "validation": validation, "test": test}
-    lengths = {what: as_span(length, what) for what, length in asked.items()}
+    windows = {"train": train, "validation": validation, "test": test}
+    lengths = {what: as_span(length, what) for what, length in windows.items()}
     require_number("hold", hold, 1, whole=True)
     purge, embargo = gaps(market, hold, purge, embargo)
     sessions, opening = np.unique(market.sessions, return_index=True)
@@ -123,12 +123,12 @@ def schedule(
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
     """Return purge and embargo in sessions; None is `hold`. Raises InputError if one is too short."""
-    held = math.ceil(hold / market.bars_per_session)
-    purge, embargo = (held if given is None else given for given in (purge, embargo))
+    least = math.ceil(hold / market.bars_per_session)
+    purge, embargo = (least if gap is None else gap for gap in (purge, embargo))
     require_number("purge", purge, 0, whole=True)
     require_number("embargo", embargo, 0, whole=True)
-    if purge < held:
-        raise InputError(f"purge is {purge} sessions; it must be at least {held} at hold={hold}", argument="purge")
+    if purge < least:
+        raise InputError(f"purge is {purge} sessions; it must be at least {least} at hold={hold}", argument="purge")
     return purge, embargo
 
 
