@@ -29,15 +29,14 @@ UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 
 class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
-    n is the number of returns. A curve has n + 1 points. The first is the cash, at the close of the first session.
+    `strategy` and `benchmark` are names. n is the number of returns. A curve has n + 1 points. The first is the cash, at the
+    close of the first session.
     """
 
     strategy: str
-    """Name of the strategy."""
     equity: pd.Series
     """[n + 1] value of the account at each close, in the currency of the cash."""
     benchmark: str
-    """Name of the benchmark."""
     benchmark_equity: pd.Series
     """[n + 1] value of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
@@ -53,7 +52,6 @@ class BacktestResult:
     turnover: pd.Series
     """[n] notional bought and sold on each day / equity at the fill."""
     costs: Costs
-    """Costs that were charged."""
     fill: str
     """Price at which decisions are filled: 'open' or 'close'."""
     anchor: str = "equal-weight"
@@ -105,9 +103,8 @@ class BacktestResult:
     events: tuple[Event, ...] = ()
     """Delistings and orders that could not be filled, in order of date."""
     data_hash: str = ""
-    """Content hash of the market data."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Provenance of the market data."""
+    """Content hash of the market data, and their provenance."""
 
     @cached_property
     def returns(self) -> pd.Series:

@@ -207,9 +207,8 @@ class Strategy:
     every: int = 1
     """Number of sessions from one decision to the next, starting on the first session. There are no trades in between."""
     max_weight: float | None = None
-    """Default cap on the weight of an asset in a backtest; None for no cap. See `finpod.backtest`."""
     max_turnover: float | None = None
-    """Default cap on the turnover of one decision in a backtest; None for no cap."""
+    """Default caps on the weight of an asset, and on the turnover of one decision; None for no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
     """Name in `finpod.trading.anchors.ANCHORS` of the portfolio to beat, rebalanced as often as the strategy decides."""
     trades_benchmark: bool = False

@@ -48,24 +48,15 @@ HIDDEN = (16, 32, 64)
 class StockTask(Task):
     """Task of trading a market, with training and validation windows. It contains no row of the test window."""
 
-    market: MarketData
-    """Market up to the end of validation."""
-    trading: TradingConfig
-    """Settings of accounts, actions, rewards and costs."""
-    fill: str | None
-    """'open', 'close', or None for open if the data have opens."""
-    features: Features
-    """Features requested for the agents."""
-    train: tuple[int, int]
-    """First and last training row."""
-    validation: tuple[int, int]
-    """First and last validation row."""
-    device: str = "cpu"
-    """Device of the features and masks."""
-    observed: tuple[str, ...] | None = None
-    """Features that this agent observes; None for all."""
-    practice: TradingConfig | None = None
-    """`trading` with the reward and costs of the agent's training; None for `trading` itself."""
+    market: MarketData  # up to the end of validation
+    trading: TradingConfig  # accounts, actions, rewards and costs
+    fill: str | None  # 'open', 'close', or None for open if the data have opens
+    features: Features  # requested for the agents
+    train: tuple[int, int]  # first and last row
+    validation: tuple[int, int]  # first and last row
+    device: str = "cpu"  # of the features and masks
+    observed: tuple[str, ...] | None = None  # features that this agent observes; None for all
+    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None for `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
