@@ -84,8 +84,8 @@ def walk_forward(
     strategy = load_walkforward(out, own_functions(training.get("features")))
     trading = strategy.agents[0].trading  # type: ignore[attr-defined]
     terms: dict[str, Any] = {one.name: getattr(trading, one.name) for one in fields(Terms)}
-    days = {"start": segments[0].test[0], "end": segments[-1].test[1]}
-    result = backtest(strategy, market, **days, **terms, fill=strategy.provenance["fill"])
+    terms |= {"fill": strategy.provenance["fill"], "start": segments[0].test[0], "end": segments[-1].test[1]}
+    result = backtest(strategy, market, **terms)
     assert isinstance(result, BacktestResult)
     return with_segments(result, strategy)
 
