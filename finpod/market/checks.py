@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import repeat
 
 import numpy as np
 import pandas as pd
 
 from finpod.market.calendar import sessions_of
-from finpod.market.data import MarketData
+from finpod.market.data import PRICES, MarketData
 from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
-_PRICES = ("open", "high", "low", "close", "adj_close")
 CENT = 0.006
 """A price may be outside [low, high] by this much, for rounding."""
 
@@ -39,9 +39,6 @@ on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
 """An asset looks back-filled if its close is constant for this many sessions at the start, with confirming volumes or without."""
 
-Suspects = tuple[Array, Iterable[str]]
-"""Rows [n] of suspicious bars, and one sentence for each."""
-
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without impossible ones. A bar is logged only under the first check that it fails.
@@ -50,41 +47,31 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     only this value is masked.
     """
     values = dict(bars.values)
-    masked = np.zeros(len(bars), dtype=bool)
-    for kind, column, fails, whole_bar in _impossible(bars):
-        fails &= ~masked
-        log.mask(kind, bars, fails, column)
-        if whole_bar:
-            masked |= fails
-        else:
-            values[column] = np.where(fails, np.nan, values[column])
-    return bars.with_values(**values).without(masked)
-
-
-def _impossible(bars: LongBars) -> Iterator[tuple[str, str, Array, bool]]:
-    """Yield for each check its kind, its column, the bars [R] that fail as a mask, and True if the whole bar is masked."""
-    values = bars.values
-    high, low = (values.get(column, np.full(len(bars), np.nan)) for column in ("high", "low"))
-    above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
-    for column in (column for column in _PRICES if column in values):
-        yield "bars masked, a price was not positive", column, (values[column] <= 0) | np.isinf(values[column]), True
-    if "adj_close" in values:
-        missing = np.isnan(values["adj_close"])
-        has_some = (bars.per_asset(~missing) > 0)[bars.code]
-        yield "bars masked, no adjusted close", "adj_close", missing & has_some, True
-    if "high" in values:
-        yield "bars masked, high below low", "high", above < below, True
-    yield (
-        "bars masked, close outside high and low",
-        "close",
-        (values["close"] < below) | (values["close"] > above),
-        True,
+    nothing = np.full(len(bars), np.nan)
+    opened, high, low, close, adjusted, volume = (
+        values.get(name, nothing) for name in (*PRICES, "adj_close", "volume")
     )
-    if "open" in values:
-        yield "opens masked, outside high and low", "open", (values["open"] < below) | (values["open"] > above), False
-    if "volume" in values:
-        volume = values["volume"]
-        yield "volumes masked, negative or infinite", "volume", (volume < 0) | np.isinf(volume), False
+    above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
+    prices = {name: values[name] for name in (*PRICES, "adj_close") if name in values}
+    has_adjusted = (bars.per_asset(~np.isnan(adjusted)) > 0)[bars.code]
+    not_positive = "bars masked, a price was not positive"
+    checks = [
+        *((not_positive, name, (price <= 0) | np.isinf(price), True) for name, price in prices.items()),
+        ("bars masked, no adjusted close", "adj_close", np.isnan(adjusted) & has_adjusted, True),
+        ("bars masked, high below low", "high", above < below, True),
+        ("bars masked, close outside high and low", "close", (close < below) | (close > above), True),
+        ("opens masked, outside high and low", "open", (opened < below) | (opened > above), False),
+        ("volumes masked, negative or infinite", "volume", (volume < 0) | np.isinf(volume), False),
+    ]
+    masked = np.zeros(len(bars), dtype=bool)
+    for kind, name, fails, whole_bar in checks:
+        if (failed := fails & ~masked).any():
+            log.mask(kind, bars, failed, name)
+            if whole_bar:
+                masked |= failed
+            else:
+                values[name] = np.where(failed, np.nan, values[name])
+    return bars.with_values(**values).without(masked)
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
@@ -97,7 +84,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     values = bars.values
     if "volume" not in values:
         return bars
-    prices = [values[column] for column in ("open", "high", "low", "close") if column in values]
+    prices = [values[column] for column in PRICES if column in values]
     if len(prices) > 1:
         moved = np.fmax.reduce(prices) > np.fmin.reduce(prices)
     else:
@@ -115,6 +102,12 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
     """Yield rows, and the factor by which their volumes are too large."""
+
+    def zeros(part: slice) -> int:
+        """Return the number of trailing zeros that all volumes of the rows have."""
+        volume = bars.values["volume"][part]
+        return sum(bool((volume[volume > 0] % 10.0**power == 0).all()) for power in range(1, 10))
+
     with np.errstate(divide="ignore", invalid="ignore"):
         level = np.log10(bars.values["volume"])
         level[np.isinf(level)] = np.nan
@@ -125,16 +118,8 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
         before, after = slice(bars.start[row], row), slice(row, bars.stop[row])
         jump = np.median(level[row : row + CERTAIN]) - np.median(level[row - CERTAIN : row])
         larger, smaller = (after, before) if jump > 0 else (before, after)
-        zeros = _zeros(bars, larger)
-        if abs(jump) >= 1.5 and zeros >= 3 and zeros - _zeros(bars, smaller) == round(abs(jump)):
+        if abs(jump) >= 1.5 and zeros(larger) >= 3 and zeros(larger) - zeros(smaller) == round(abs(jump)):
             yield larger, 10.0 ** round(abs(jump))
-
-
-def _zeros(bars: LongBars, part: slice) -> int:
-    """Return the number of trailing zeros that all volumes of some bars have."""
-    volume = bars.values["volume"][part]
-    volume = volume[volume > 0]
-    return sum(bool((volume % 10.0**power == 0).all()) for power in range(1, 10)) if len(volume) else 0
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
@@ -149,7 +134,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     session = np.unique(bars.date.astype("datetime64[D]"), return_inverse=True)[1]
     same = close == bars.previous(close)
     stale = same & ~(volume > 0) & (bars.per_asset(volume > 0) > 0)[bars.code]
-    for price in (bars.values[column] for column in ("open", "high", "low") if column in bars.values):
+    for price in (bars.values[column] for column in PRICES if column in bars.values):
         stale &= np.isnan(price) | (price == close) | (price == bars.previous(price))
     tail, length = _tails(bars, stale, session)
     masked = tail & (length >= STALE) & (bars.per_asset(tail & (volume == 0)) > 0)[bars.code]
@@ -157,10 +142,15 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     uncertain = (same & ~((volume > 0) & (volume != bars.previous(volume))))[~masked]
     bars = bars.without(masked)
     tail, length = _tails(bars, uncertain, session[~masked])
-    rows = np.flatnonzero(tail & ~np.r_[False, tail[:-1]] & (length + 1 >= EQUAL_CLOSES))
-    sentence = "the close is {:g} from here to the end; perhaps the last price repeated after the last trade"
-    sentences = (sentence.format(price) for price in bars.values["close"][rows])
-    log.suspect("closes that stay the same to the end", *bars.places(rows), sentences)
+    close, begins = bars.values["close"], tail & ~np.r_[False, tail[:-1]]
+    log.report(
+        "closes that stay the same to the end",
+        bars,
+        begins & (length + 1 >= EQUAL_CLOSES),
+        lambda row: (
+            f"the close is {close[row]:g} from here to the end; perhaps the last price repeated after the last trade"
+        ),
+    )
     return bars
 
 
@@ -180,59 +170,41 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or longer. Distributions
     and jumps on the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
     """
+    days = bars.date.astype("datetime64[D]")
     by_dates = calendar is None or is_weekly_or_longer(dates)
     sessions = dates if by_dates else sessions_of(str(calendar), dates[0], dates[-1]).dates
     sessions = np.unique(sessions.astype("datetime64[D]"))
-    at = np.searchsorted(sessions, bars.date.astype("datetime64[D]"))
+    at = np.searchsorted(sessions, days)
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
     after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
     nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # position in the gap
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
-    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, ("no bar on a session" for _ in missing))
-    for kind, rows, sentences in _anomalies(bars, at, gap, listed, dates[-1].astype("datetime64[D]")):
-        log.suspect(kind, *bars.places(rows), sentences)
-
-
-def _anomalies(
-    bars: LongBars, at: Array, gap: Array, listed: Array, end: np.datetime64
-) -> Iterator[tuple[str, Array, Iterable[str]]]:
-    """Yield for each kind of anomaly its name, the rows [n] and their sentences, in the order of the report.
-
-    `at` [R] is the session of each bar, `gap` [R] the number of missing sessions before it, `end` the market's last day.
-    """
-    close, days = bars.values["close"], bars.date.astype("datetime64[D]")
-    adjusted = bars.values.get("adj_close", close)
-    move, last = bars.log_steps(adjusted), np.flatnonzero(np.r_[bars.first[1:], True])
-
-    rows = np.flatnonzero(bars.values.get("volume", np.ones(len(bars))) == 0)
+    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("no bar on a session"))
+    close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     span = "bar" if (bars.date != days).any() else "day"
-    yield "bars without volume", rows, (f"volume 0, one price of {price:g} all {span}" for price in close[rows])
-
-    yield "days on which close and adj_close diverge", *_large_distributions(bars, adjusted, listed)
-
-    yield "jumps of the size of a split", *_jumps(move, listed)
-
-    rows = np.flatnonzero((gap >= LONG_GAP) & (np.abs(move) >= LEVEL))  # the symbol may belong to another company
-    text = "{:g} before {} sessions without a bar, {:g} after; perhaps another company, or a split that is not listed"
-    yield "price levels that change across a gap", rows, map(text.format, adjusted[rows - 1], gap[rows], adjusted[rows])
-
-    yield "tickers that may have been renamed", *_likely_renames(bars, at, last)
-
-    rows = last[days[last] < end]
-    yield "series that end early", rows, (f"the last bar; the data continue to {end}" for _ in rows)
+    log.report(
+        "bars without volume", bars, volume == 0, lambda row: f"volume 0, one price of {close[row]:g} all {span}"
+    )
+    _report_moves(bars, gap, listed, log)
+    last = np.r_[bars.first[1:], True]
+    _report_renames(bars, at, np.flatnonzero(last), log)
+    end = dates[-1].astype("datetime64[D]")
+    log.report(
+        "series that end early", bars, last & (days < end), lambda _: f"the last bar; the data continue to {end}"
+    )
 
 
-def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Suspects:
-    """Return the bars on which close and adj_close diverge far more than on the asset's other dividend days."""
+def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:
+    """Report large distributions, jumps of the size of a split, and jumps across `gap` [R] missing sessions."""
     close = bars.values["close"]
-    factor = adjusted / close
+    adjusted = bars.values.get("adj_close", close)
+    factor, move = adjusted / close, bars.log_steps(adjusted)
     step = np.nan_to_num(factor / bars.previous(factor) - 1)
     steps = pd.Series(step).where(step > 1e-3).groupby(bars.code)
-    usual, count = steps.transform("median"), steps.transform("count")
-    unusual = (step >= ALWAYS_LARGE) | (step >= UNUSUAL * usual) | (count == 1)
-    rows = np.flatnonzero((step >= LARGE_STEP) & unusual & ~listed)
+    unusual = (step >= UNUSUAL * steps.transform("median")) | (steps.transform("count") == 1)
+    large = (step >= ALWAYS_LARGE) | ((step >= LARGE_STEP) & unusual)
 
-    def sentence(row: int) -> str:
+    def distribution(row: int) -> str:
         before = close[row - 1]
         cash = before * (1 - 1 / (1 + step[row]))
         return (
@@ -240,35 +212,42 @@ def _large_distributions(bars: LongBars, adjusted: Array, listed: Array) -> Susp
             f"special dividend of {cash:.2f} on {before:.2f}; reinvested at the day's close {(close[row] + cash) / before - 1:+.2%}"
         )
 
-    return rows, (sentence(row) for row in rows.tolist())
+    size = SPLIT_SIZES[np.searchsorted(np.log(SPLIT_SIZES[:-1] * SPLIT_SIZES[1:]) / 2, np.abs(move))]  # nearest log
+
+    def split(row: int) -> str:
+        n, unit = size[row], "(or of another unit) " if size[row] >= 100 else ""
+        return (
+            f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
+            f"{unit}that is not listed; left unchanged, because the return may be real"
+        )
+
+    def gap_in_level(row: int) -> str:
+        return (
+            f"{adjusted[row - 1]:g} before {gap[row]} sessions without a bar, {adjusted[row]:g} after; "
+            "perhaps another company, or a split that is not listed"
+        )
+
+    is_split = np.abs(np.abs(move) - np.log(size)) < EXACT
+    across = (gap >= LONG_GAP) & (np.abs(move) >= LEVEL)  # the symbol may belong to another company
+    log.report("days on which close and adj_close diverge", bars, large & ~listed, distribution)
+    log.report("jumps of the size of a split", bars, is_split & ~listed, split)
+    log.report("price levels that change across a gap", bars, across, gap_in_level)
 
 
-def _jumps(move: Array, listed: Array) -> Suspects:
-    """Return the bars whose log return `move` [R] has the size of a split."""
-    rows = np.flatnonzero((np.abs(move) > np.log(SPLIT_SIZES[0]) - EXACT) & ~listed)
-    off = np.abs(np.abs(move[rows, None]) - np.log(SPLIT_SIZES))
-    near = off.min(axis=1) < EXACT
-    rows, sizes = rows[near], SPLIT_SIZES[off.argmin(axis=1)][near]
-    return rows, (
-        f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
-        f"{'(or of another unit) ' if n >= 100 else ''}that is not listed; left unchanged, because the return may be real"
-        for row, n in zip(rows, sizes, strict=True)
-    )
-
-
-def _likely_renames(bars: LongBars, at: Array, last: Array) -> Suspects:
-    """Return the last bars of assets after which another asset begins at about the same price, on that session or the next."""
+def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
+    """Report last bars of assets after which another asset begins at about the same price, on that session or the next."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
     step = np.abs(np.log(close[begins][None, :] / close[ends][:, None]))
     pairs = np.argwhere(((after == 1) & (step <= SAME_LEVEL)) | ((after == 0) & (step <= SAME_PRICE)))
     old, new = ends[pairs[:, 0]], begins[pairs[:, 1]]
-    return old, (
+    sentences = (
         f"ends at {close[one]:g}; {bars.tickers[bars.code[other]]} begins on {bars.date[other]!s:.10} at "
         f"{close[other]:g}; if the two are one listing, join them with renames="
         for one, other in zip(old, new, strict=True)
     )
+    log.suspect("tickers that may have been renamed", *bars.places(old), sentences)
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
@@ -278,18 +257,17 @@ def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     volumes: it is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
     """
     days, assets = market.shape
-    columns, start = np.arange(assets), market.has_bar.argmax(axis=0)
-    begun = np.arange(days)[:, None] >= start
-    price = market.close[start, columns]
-    still = np.logical_and.accumulate(~begun | (market.close == price), axis=0).sum(axis=0)
+    columns, rows = np.arange(assets), np.arange(days)[:, None]
+    start = market.has_bar.argmax(axis=0)
+    before, price = rows < start, market.close[start, columns]
+    still = np.logical_and.accumulate(before | (market.close == price), axis=0).sum(axis=0)
     if market.volume is None:
         real, least = still - 1, STILL_WITHOUT_VOLUME
         moves = np.abs(np.diff(market.close, axis=0, prepend=market.close[:1])) > 0
-        rows = np.arange(days)[:, None]
         moved = np.sum(moves & (rows > still) & (rows <= still + least), axis=0)
         suspicious = (still + least < days) & (moved >= 0.9 * least)
     else:
-        silent = np.logical_and.accumulate(~begun | ~(market.volume > 0), axis=0).sum(axis=0)
+        silent = np.logical_and.accumulate(before | ~(market.volume > 0), axis=0).sum(axis=0)
         real, least = silent.clip(max=days - 1), STILL
         first_prices = [table[real, columns] for table in (market.close, market.open) if table is not None]
         suspicious = (silent < days) & (still >= silent) & np.any([one == price for one in first_prices], axis=0)

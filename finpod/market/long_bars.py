@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -152,6 +152,11 @@ class RepairLog:
         self._counts[kind] += len(dates)
         for ticker, day, sentence in islice(zip(tickers, dates, sentences, strict=False), SUSPICIONS - len(listed)):
             listed.append({"kind": kind, "ticker": str(ticker), "date": f"{day!s:.10}", "sentence": sentence})
+
+    def report(self, kind: str, bars: LongBars, suspicious: Array, sentence: Callable[[int], str]) -> None:
+        """Record that the bars `suspicious` [R] are suspicious, each with the sentence for its row."""
+        rows = np.flatnonzero(suspicious)
+        self.suspect(kind, *bars.places(rows), map(sentence, rows.tolist()))
 
     def content(self) -> dict[str, Any]:
         """Return `repairs`, `suspicions` and `suspicion_counts` for the manifest, kinds in order of their first entry."""
