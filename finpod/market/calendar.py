@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -31,37 +30,33 @@ class Sessions(NamedTuple):
     zone: ZoneInfo
     """Time zone of the exchange."""
 
+    def hours_on(self, days: Array) -> Array:
+        """Return open and close [n, 2] of the session on each day [n], which may repeat; NaT on days without a session."""
+        return pd.DataFrame(self.hours, index=self.dates).reindex(days).to_numpy()
+
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
     """Return the sessions of the exchange `calendar` within [first, last]. Raises InputError for an unknown name."""
-    years = _sessions(calendar, *(str(day.astype("datetime64[Y]")) for day in (first, last)))
-    within = (years.dates >= first.astype("datetime64[D]")) & (years.dates <= last)
-    return years._replace(dates=years.dates[within], closes=years.closes[within], hours=years.hours[within])
-
-
-@lru_cache(maxsize=16)
-def _sessions(calendar: str, first: str, last: str) -> Sessions:
     import exchange_calendars
 
+    start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
     try:
-        exchange = exchange_calendars.get_calendar(calendar, start=f"{first}-01-01", end=f"{last}-12-31")
+        exchange = exchange_calendars.get_calendar(calendar, start=f"{start}-01-01", end=f"{stop}-12-31")
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
-            f"the calendar {calendar!r} has no sessions from {first} to {last} ({first_line(error)}); give a name of "
+            f"the calendar {calendar!r} has no sessions from {start} to {stop} ({first_line(error)}); give a name of "
             "exchange_calendars such as XNYS, XTKS or XLON, or calendar=None",
             argument="calendar",
         ) from error
+    dates = exchange.sessions.to_numpy().astype("datetime64[ns]")
     utc, opens, closes = (
         pd.DatetimeIndex(times).tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[ns]")
         for times, zone in ((exchange.closes, "UTC"), (exchange.opens, exchange.tz), (exchange.closes, exchange.tz))
     )
-    return Sessions(
-        exchange.sessions.to_numpy().astype("datetime64[ns]"),
-        utc,
-        np.stack([opens, closes], axis=1),
-        frozenset(map(offset_text, np.unique(closes - utc))),
-        ZoneInfo(str(exchange.tz)),
-    )
+    within = (dates >= first.astype("datetime64[D]")) & (dates <= last)
+    offsets = frozenset(map(offset_text, np.unique(closes - utc)))
+    hours = np.stack([opens, closes], axis=1)
+    return Sessions(dates[within], utc[within], hours[within], offsets, ZoneInfo(str(exchange.tz)))
 
 
 def offset_text(distance: np.timedelta64) -> str:
@@ -70,17 +65,22 @@ def offset_text(distance: np.timedelta64) -> str:
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
-class Timeline(NamedTuple):
-    """When the rows of a market end."""
+class Timeline:
+    """When the rows of a market with `dates` [T] end: at the close of their session on `calendar`, or else with their day.
 
-    sessions: Array
-    """[T] datetime64[D], the session of each row."""
-    ends: Array
-    """[T] datetime64[ns] in `zone`: the close of the row's session, or the end of its day."""
-    bars: Array | None
-    """[T] datetime64[ns] of intraday bars; None for one row per session."""
-    zone: ZoneInfo | None
-    """Time zone of the rows; None if times of day are kept as written."""
+    `zone` is the time zone of the rows; None if times of day are kept as written.
+    """
+
+    def __init__(self, dates: Array, calendar: str | None) -> None:
+        self._sessions = dates.astype("datetime64[D]")
+        self._ends = (self._sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")
+        self._bars = dates if (dates != self._sessions).any() else None  # of intraday markets
+        self.zone = None if self._bars is None else NEW_YORK
+        if calendar is not None:
+            exchange = sessions_of(calendar, dates[0], dates[-1])
+            self.zone = exchange.zone
+            closes = exchange.hours_on(self._sessions)[:, 1]
+            self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
         """Return the first row [R] that may use the values of each stamp [R]; T if there is none, or for NaT.
@@ -91,26 +91,8 @@ class Timeline(NamedTuple):
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)
-        sessions = np.searchsorted(self.sessions, days)
-        if self.bars is None:
-            return np.where(is_day, sessions, np.searchsorted(self.ends, stamps))
-        closes = np.append(self.ends, np.datetime64("NaT"))[sessions]
-        return np.searchsorted(self.bars, np.where(is_day, closes, stamps))
-
-
-def timeline_of(dates: Array, calendar: str | None) -> Timeline:
-    """Return the timeline of a market with these dates [T]. Rows end at the close of `calendar`; without one, with the day.
-
-    A row that is not on a session of the exchange also ends with its day.
-    """
-    sessions = dates.astype("datetime64[D]")
-    ends = (sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")
-    intraday = bool((dates != sessions).any())
-    zone = NEW_YORK if intraday else None
-    if calendar is not None:
-        exchange = sessions_of(calendar, dates[0], dates[-1])
-        zone = exchange.zone
-        if len(exchange.dates):
-            at = np.searchsorted(exchange.dates, sessions).clip(max=len(exchange.dates) - 1)
-            ends = np.where(exchange.dates[at] == sessions, exchange.hours[at, 1], ends)
-    return Timeline(sessions, ends, dates if intraday else None, zone)
+        sessions = np.searchsorted(self._sessions, days)
+        if self._bars is None:
+            return np.where(is_day, sessions, np.searchsorted(self._ends, stamps))
+        closes = np.append(self._ends, np.datetime64("NaT"))[sessions]
+        return np.searchsorted(self._bars, np.where(is_day, closes, stamps))

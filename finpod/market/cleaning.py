@@ -38,7 +38,7 @@ def build_market(
     membership: Membership | None,
     benchmark: str | None,
     manifest: Mapping[str, Any],
-    log: RepairLog | None = None,
+    log: RepairLog,
     name: str = "the frame",
     allow_missing: bool = True,
     calendar: str | None = "XNYS",
@@ -58,7 +58,6 @@ def build_market(
     Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
     unusable content.
     """
-    log = RepairLog() if log is None else log
     membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
     dropped = _rows_to_drop(bars, calendar, log, name, now)
     dates = np.unique(bars["date"].to_numpy()[~dropped])
@@ -133,15 +132,14 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
     dates, row = np.unique(stamps.astype("datetime64[D]").astype("datetime64[ns]"), return_inverse=True)
-    outside = np.zeros(len(bars), dtype=bool)
     if calendar is None:
         is_session, over = np.full(len(dates), True), dates < np.datetime64(moment.astimezone(NEW_YORK).date(), "ns")
+        outside = ~is_session[row]
     else:
         sessions = sessions_of(calendar, dates[0], dates[-1])
         is_session = np.isin(dates, sessions.dates) | is_weekly_or_longer(dates)
         _check_exchange(dates, is_session, sessions, log.offsets, calendar, name)
-        if (stamps != dates[row]).any():
-            outside = _outside_hours(stamps, dates[row], sessions, calendar, name)
+        outside = _outside_hours(stamps, dates[row], sessions, calendar, name)
         ended = np.r_[True, sessions.closes + GRACE <= np.datetime64(moment.astimezone(UTC).replace(tzinfo=None), "ns")]
         latest = np.searchsorted(sessions.dates, dates, side="right")  # number of sessions up to the date
         over = ~is_session | ended[latest]
@@ -157,29 +155,10 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
     return dropped
 
 
-def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
-    """Return True [rows] for intraday bars that begin before the open or after the close of their session.
-
-    Raises DataError if days begin long after the open and end after the close: the times are of another time zone.
-    """
-    at = np.searchsorted(sessions.dates, days).clip(max=len(sessions.dates) - 1)
-    opens, closes = sessions.hours[at].T
-    outside = (sessions.dates[at] == days) & ((stamps < opens) | (stamps > closes))
-    first = stamps[np.unique(days, return_index=True)[1]]  # bars are sorted by date
-    late = first - first.astype("datetime64[D]") >= LATE_START
-    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
-        raise DataError(
-            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and days begin as late as "
-            f"{first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
-        )
-    return outside
-
-
 def _check_exchange(
     dates: Array, is_session: Array, sessions: Sessions, offsets: set[str], calendar: str, name: str
 ) -> None:
-    foreign = sorted(offsets - sessions.offsets - {"+00:00"})
-    odd = dates[~is_session]
+    foreign, odd = sorted(offsets - sessions.offsets - {"+00:00"}), dates[~is_session]
     if foreign:
         fault = f"its times are at UTC{foreign[0]}, which {calendar} does not use"
     elif len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
@@ -192,38 +171,51 @@ def _check_exchange(
     )
 
 
+def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
+    """Return True [rows] for intraday bars that begin before the open or after the close of their session.
+
+    Raises DataError if days begin long after the open and end after the close: the times are of another time zone.
+    """
+    opens, closes = sessions.hours_on(days).T
+    outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
+    first = stamps[np.unique(days, return_index=True)[1]]  # bars are sorted by date
+    late = first - first.astype("datetime64[D]") >= LATE_START
+    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
+        raise DataError(
+            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and days begin as late as "
+            f"{first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
+        )
+    return outside
+
+
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of the `MarketData`, without assets that have no bar, and manifest entries on its members."""
     tickers = np.array(bars.tickers, dtype=object)
-    is_benchmark, empty = tickers == benchmark, bars.per_asset(slice(None)) == 0
-    kept = tuple(tickers[~is_benchmark & ~empty])
-    if not kept:
+    others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
+    kept = np.flatnonzero(others & has_bars)
+    if not len(kept):
         raise DataError(
             f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or pass "
             "benchmark=None to trade this one"
         )
-    tables = _tables(bars, dates)
-    missing = np.full((len(dates), 1), np.nan)
-    series = {key: table[:, is_benchmark] if is_benchmark.any() else missing for key, table in tables.items()}
-    tables = {key: table[:, ~is_benchmark & ~empty] for key, table in tables.items()}
-    member, facts = membership_facts(membership, dates, kept, np.isfinite(tables["close"]))
+    row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
+    fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}
+    for field, series in _adjusted(bars).items():
+        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column is that of no benchmark
+        table[row, bars.code] = series
+        fields[field] = table[:, kept]
+        if field in ("close", "open"):
+            fields[f"benchmark_{field}"] = table[:, own]
+    fields["member"], facts = membership_facts(membership, dates, fields["tickers"], np.isfinite(fields["close"]))
     if membership is None:
-        facts["missing"] = sorted(tickers[~is_benchmark & empty])
-    fields = {
-        "dates": dates,
-        "tickers": kept,
-        "member": member,
-        "benchmark": benchmark or NO_BENCHMARK,
-        "benchmark_close": series["close"].ravel(),
-        "benchmark_open": series["open"].ravel() if "open" in series else None,
-    }
-    return fields | tables, facts
+        facts["missing"] = sorted(tickers[others & ~has_bars])
+    return fields, facts
 
 
-def _tables(bars: LongBars, dates: Array) -> dict[str, Array]:
-    """Return the adjusted tables [T, N], NaN where there is no bar."""
+def _adjusted(bars: LongBars) -> dict[str, Array]:
+    """Return the adjusted values [R] of the bars, and the factor of the adjustment if there is one."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)
@@ -234,8 +226,4 @@ def _tables(bars: LongBars, dates: Array) -> dict[str, Array]:
             values["volume"] = values["volume"] / (adjusted / close)
     if adjusted is not None or traded is not close:
         values["factor"] = values["close"] / traded
-    row = np.searchsorted(dates, bars.date)
-    tables = {field: np.full((len(dates), len(bars.tickers)), np.nan) for field in values}
-    for field, series in values.items():
-        tables[field][row, bars.code] = series
-    return tables
+    return values

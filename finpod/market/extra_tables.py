@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.calendar import Timeline, timeline_of
+from finpod.market.calendar import Timeline
 from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
@@ -64,7 +64,7 @@ def with_extra(
     notes = list(market.manifest.get("notes", ()))
     timeline = None
     for source, label in _sources(extra):
-        timeline = timeline or timeline_of(market.dates, calendar)
+        timeline = timeline or Timeline(market.dates, calendar)
         table = _parsed(source, label, market.tickers, decimal)
         when, unknown = _known(table, label, market, timeline, day_first)
         for name in table.columns.drop(list(KEYS), errors="ignore"):
