@@ -9,7 +9,7 @@ import numpy as np
 
 from finpod.errors import DataError
 from finpod.market.data import DateLike, as_date
-from finpod.market.universe import Index, Membership
+from finpod.market.universe import Membership
 from finpod.measures import Array
 
 GAP = 5
@@ -33,37 +33,53 @@ def membership_facts(
     Raises DataError if no asset with prices is ever a member.
     """
     if membership is None:
-        member = np.ones((len(dates), len(tickers)), dtype=bool)
-        return member, {
-            "membership": f"static list of the {len(tickers)} assets with prices on {dates[-1]!s:.10}",
+        member, sentence = (
+            np.ones(has_bar.shape, dtype=bool),
+            f"static list of the {len(tickers)} assets with prices on ",
+        )
+        facts = {
+            "membership": f"{sentence}{dates[-1]!s:.10}",
             "survivorship": True,
             "missing": [],
             "without_prices": {},
-            "coverage": _coverage(dates, member, has_bar),
         }
+        return member, facts | {"coverage": _coverage(dates, member, has_bar)}
     missing = [ticker for ticker in membership.during(dates[0], dates[-1]) if ticker not in set(tickers)]
-    member = membership.grid(dates, tickers)
+    labels = [*tickers, *missing]
+    listed = membership.grid(dates, labels)
+    member = listed[:, : len(tickers)]
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
             f"use the same symbols in both; members are, for example, {', '.join(missing[:3]) or 'none'}, and prices are of "
             f"{', '.join(tickers[:3])}"
         )
-    everyone = np.hstack([member, membership.grid(dates, missing)])
-    priced = np.hstack([has_bar, np.zeros((len(dates), len(missing)), dtype=bool)])
-    spells = _spells(everyone & ~priced)
+    priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
+    edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T
     without_prices: dict[str, list[list[str]]] = {}
-    for column, first, stop in spells:
+    for column, first, stop in zip(*np.nonzero(edges > 0), np.nonzero(edges < 0)[1], strict=True):
         if column >= len(tickers) or stop - first >= GAP:
-            label = (*tickers, *missing)[column]
-            without_prices.setdefault(label, []).append([f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"])
-    return member, {
+            days = [f"{dates[first]!s:.10}", f"{dates[stop - 1]!s:.10}"]
+            without_prices.setdefault(labels[column], []).append(days)
+    facts = {
         "membership": membership.sentence,
         "survivorship": membership.survivorship,
         "missing": missing,
         "without_prices": dict(sorted(without_prices.items())),
-        **({} if membership.index is None else {"listed": _listed(membership, membership.index, dates)}),
-        "coverage": _coverage(dates, everyone, everyone & priced),
+    }
+    if membership.index is not None:
+        starts = dates[np.unique(dates.astype("datetime64[Y]"), return_index=True)[1]]
+        counts = dict(zip((f"{day!s:.10}" for day in starts), membership.count(starts).tolist(), strict=True))
+        facts["listed"] = {"index": membership.index.title, "size": membership.index.size, "members": counts}
+    return member, facts | {"coverage": _coverage(dates, listed, listed & priced)}
+
+
+def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
+    """Return year -> share of the member-days [T, N] that are covered."""
+    years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
+    days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
+    return {
+        str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
     }
 
 
@@ -88,26 +104,3 @@ def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) 
     days = earlier + [day for day in counts if begin < day <= end] or list(counts)[:1]
     day = max(days, key=lambda day: abs(counts[day] - listed["size"]))
     return Listed(listed["index"], day, counts[day], listed["size"])
-
-
-def _listed(membership: Membership, index: Index, dates: Array) -> dict[str, Any]:
-    """Return title and size of the index, and the number of members on the list at the first session of each year."""
-    _, rows = np.unique(dates.astype("datetime64[Y]"), return_index=True)
-    counts = membership.count(dates[rows]).tolist()
-    members = {f"{day!s:.10}": count for day, count in zip(dates[rows], counts, strict=True)}
-    return {"index": index.title, "size": index.size, "members": members}
-
-
-def _spells(table: Array) -> Array:
-    """Return the column, first row and end row (excluded) [n, 3] of each run of True in a table [T, N]."""
-    edges = np.diff(np.pad(table.astype(np.int8), ((1, 1), (0, 0))), axis=0).T
-    return np.column_stack([*np.nonzero(edges > 0), np.nonzero(edges < 0)[1]])
-
-
-def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
-    """Return year -> share of the member-days [T, N] that are covered."""
-    years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
-    days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
-    return {
-        str(year): round(float(part / whole), 6) for year, whole, part in zip(years, days, have, strict=True) if whole
-    }

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,18 +54,22 @@ INDEXES = {
 }
 """Indexes by name. Shanghai and Shenzhen have the same sessions, those of the calendar XSHG."""
 
-_CORRECTED = (
-    ("nasdaq100", "NDOI", "", "ENDP"),  # Endo never had the symbol NDOI
-    ("nasdaq100", "MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
-    ("dow30", "PM", "2003-01-27", "MO"),  # Philip Morris Companies; PM is what it spun off in 2008
-)
-"""Corrections of index-constitution: (index, wrong symbol, end of the spell or "" for all spells, right symbol)."""
-_GAPS = (
-    ("nasdaq100", "WTW", "2015-01-01", "2018-12-24"),
-    ("nasdaq100", "ENDP", "2015-01-01", "2015-12-21"),
-    ("nasdaq100", "TCOM", "2015-01-01", "2015-12-21"),
-)
-"""Days on which index-constitution wrongly lists an asset as a member: (index, ticker, from, to_exclusive)."""
+_CORRECTED = {
+    "nasdaq100": (
+        ("NDOI", "", "ENDP"),  # Endo never had the symbol NDOI
+        ("MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
+    ),
+    "dow30": (("PM", "2003-01-27", "MO"),),  # Philip Morris Companies; PM is what it spun off in 2008
+}
+"""Corrections of index-constitution by index: (wrong symbol, end of the spell or "" for all spells, right symbol)."""
+_GAPS = {
+    "nasdaq100": (
+        ("WTW", "2015-01-01", "2018-12-24"),
+        ("ENDP", "2015-01-01", "2015-12-21"),
+        ("TCOM", "2015-01-01", "2015-12-21"),
+    )
+}
+"""Days on which index-constitution wrongly lists an asset as a member, by index: (ticker, from, to_exclusive)."""
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV, one row per spell. An empty end means that the spell is still open."""
 
@@ -174,12 +178,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
         if len(invalid):
             ticker, text = invalid[["ticker", column]].iloc[0]
             raise DataError(f"{source.name}: {column} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
-    membership = Membership(
-        tickers=np.array([normal_ticker(label) for label in table["ticker"]], dtype=object),
-        start=days["from"].to_numpy().astype("datetime64[ns]"),
-        stop=days["to_exclusive"].fillna(_OPEN).to_numpy().astype("datetime64[ns]"),
-        sentence=f"point-in-time membership from {source.name}",
-    )
+    membership = _membership(table.assign(**days), f"point-in-time membership from {source.name}")
     check_tickers(membership.tickers, source.name)
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
@@ -201,10 +200,15 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
         )
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
     check_tickers(symbols, "the list of tickers")
-    start, stop = (np.full(len(symbols), day) for day in (_START, _OPEN))
-    return Membership(
-        tickers=np.array(symbols, dtype=object), start=start, stop=stop, sentence=sentence, survivorship=True
-    )
+    spells = pd.DataFrame({"ticker": symbols, "from": _START, "to_exclusive": _OPEN})
+    return _membership(spells, sentence, survivorship=True)
+
+
+def _membership(spells: pd.DataFrame, sentence: str, **facts: Any) -> Membership:
+    """Return the membership of a table with `COLUMNS`, whose tickers may have any spelling."""
+    start, stop = (spells[day].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for day in COLUMNS[1:])
+    tickers = spells["ticker"].map(normal_ticker).to_numpy(dtype=object)
+    return Membership(tickers=tickers, start=start, stop=stop, sentence=sentence, **facts)
 
 
 def find_index(name: str) -> Index | None:
@@ -253,28 +257,17 @@ def index_members(name: str) -> Membership:
     history = index_constitution.history(index.name)
     spells = pd.DataFrame({"ticker": history["symbol"].astype(str), "from": history["opt-in"]})
     spells["to_exclusive"] = history["opt-out"].fillna(_OPEN)
-    spells = _corrected(spells[spells["from"] < spells["to_exclusive"]], index)
-    symbols = spells["ticker"].str.replace(r"^SH(\d+)$", r"\1.SS", regex=True)  # Yahoo's spelling of Chinese symbols
-    symbols = symbols.str.replace(r"^SZ(\d+)$", r"\1.SZ", regex=True)
-    return Membership(
-        tickers=symbols.map(normal_ticker).to_numpy(dtype=object),
-        start=spells["from"].to_numpy().astype("datetime64[ns]"),
-        stop=spells["to_exclusive"].to_numpy().astype("datetime64[ns]"),
-        sentence=f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}",
+    spells = spells[spells["from"] < spells["to_exclusive"]].copy()
+    for wrong, end, right in _CORRECTED.get(index.name, ()):
+        spells.loc[(spells["ticker"] == wrong) & ((spells["to_exclusive"] == end) | (end == "")), "ticker"] = right
+    for ticker, left, again in _GAPS.get(index.name, ()):
+        spans = (spells["ticker"] == ticker) & (spells["from"] < left) & (spells["to_exclusive"] > again)
+        rest = spells[spans].assign(**{"from": pd.Timestamp(again)})
+        spells.loc[spans, "to_exclusive"] = pd.Timestamp(left)
+        spells = pd.concat([spells, rest], ignore_index=True)
+    yahoo = {r"^SH(\d+)$": r"\1.SS", r"^SZ(\d+)$": r"\1.SZ"}  # Yahoo's spelling of Chinese symbols
+    return _membership(
+        spells.replace({"ticker": yahoo}, regex=True),
+        f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}",
         index=index,
     )
-
-
-def _corrected(spells: pd.DataFrame, index: Index) -> pd.DataFrame:
-    """Return the spells with the known errors corrected."""
-    for name, wrong, end, right in _CORRECTED:
-        if name == index.name:
-            errs = (spells["ticker"] == wrong) & ((spells["to_exclusive"] == end) if end else True)
-            spells = spells.assign(ticker=spells["ticker"].mask(errs, right))
-    for name, ticker, left, again in _GAPS:
-        if name == index.name:
-            spans = (spells["ticker"] == ticker) & (spells["from"] < left) & (spells["to_exclusive"] > again)
-            before = spells.assign(to_exclusive=spells["to_exclusive"].mask(spans, pd.Timestamp(left)))
-            rest = spells[spans].assign(**{"from": pd.Timestamp(again)})
-            spells = pd.concat([before, rest], ignore_index=True)
-    return spells
