@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -46,7 +45,7 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     the column `traded` holds the unadjusted closes.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
-    was applied to a part of the history is applied to the rest. See `_are_as_traded`.
+    was applied to a part of the history is applied to the rest. See `_as_traded`.
 
     A dividend d on day t must change adj_close / close by the factor 1 - d / c(t-1), the vendors' formula, or by
     c(t) / (c(t) + d), its reinvestment at the ex-day's close. A missing dividend is applied by the first formula, or by the
@@ -67,19 +66,19 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
         del values["adj_close"]
     if splits.in_closes.any():
         values["traded"] = bars.values["close"] * np.exp(bars.sum_after(splits.in_closes))
-    return replace(bars, values=values), _notes(bars, has_adjusted, steps, name, dividend is not None), listed
-
-
-def _notes(bars: LongBars, has_adjusted: Array, steps: Array, name: str, dividends: bool) -> list[str]:
-    """Return notes on assets without an adjusted close in the file; `steps` [R] were added to the adjusted close."""
-    lacking = np.unique(bars.code[~has_adjusted])
-    if not len(lacking):
-        return []
-    subject = f"{name} has no adjusted close" + (f" for {len(lacking)} of its assets" if has_adjusted.any() else "")
-    if not steps[~has_adjusted].any():
-        return [f"{subject}; its prices are assumed to be adjusted for splits and dividends"]
-    actions = "splits and dividends that it lists" if dividends else "splits that it lists; it lists no dividends"
-    return [f"{subject}; finpod adjusted its prices for the {actions}"]
+    notes = []
+    if not has_adjusted.all():
+        some = f" for {len(np.unique(bars.code[~has_adjusted]))} of its assets" if has_adjusted.any() else ""
+        action = "its prices are assumed to be adjusted for splits and dividends"
+        if steps[~has_adjusted].any():
+            actions = (
+                "splits that it lists; it lists no dividends"
+                if dividend is None
+                else "splits and dividends that it lists"
+            )
+            action = f"finpod adjusted its prices for the {actions}"
+        notes.append(f"{name} has no adjusted close{some}; {action}")
+    return replace(bars, values=values), notes, listed
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
@@ -89,106 +88,77 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
     """
     split = np.where(split > 0, split, 1.0)
     ratio = np.where(bars.first, 0.0, np.log(split))
-    rows = np.flatnonzero(ratio)
-    repaired = np.zeros(len(rows), dtype=bool)
-    for number in np.flatnonzero(np.abs(ratio[rows]) >= LARGE):
-        part = _half_applied(bars, rows[number], ratio)
-        if part is not None:
-            bars, repaired[number] = _scaled(bars, part, ratio[rows[number]], log), True
-    size = ratio[rows]
-    in_factor = np.abs(_factor_steps(bars)[rows] - size) < np.abs(size) / 2
-    as_traded, doubtful = _are_as_traded(bars, rows, size, has_adjusted[rows], in_factor, repaired)
+    repaired = np.zeros(len(bars), dtype=bool)
+    for row in np.flatnonzero(np.abs(ratio) >= LARGE).tolist():
+        before, bars = bars, _applied_to_rest(bars, row, ratio, log)
+        repaired[row] = bars is not before
+    factor = bars.values["adj_close"] / bars.values["close"]
+    in_factor = np.abs(bars.log_steps(factor) - ratio) < np.abs(ratio) / 2
+    move = bars.log_steps(bars.values["close"])
+    as_traded, doubtful = _as_traded(bars, ratio, move, has_adjusted, in_factor, repaired)
     lacking, twice = as_traded & ~in_factor, ~as_traded & in_factor
     for kind, chosen in (("splits applied to prices as traded", lacking), ("splits taken back, applied twice", twice)):
-        log.repair(kind, *bars.places(rows[chosen]), "split", split[rows[chosen]], "in adj_close once")
-    at = rows[doubtful]
-    kind = "splits that may be in the prices already"
-    log.suspect(kind, *bars.places(at), _two_readings(bars, at, split[at], as_traded[doubtful]))
-    columns = np.zeros((3, len(bars)))
-    columns[:, rows] = [size * lacking - size * twice, size * as_traded, size * ~as_traded]
-    return bars, Splits(*columns)
+        log.repair(kind, *bars.places(chosen), "split", split[chosen], "in adj_close once")
+
+    def two_readings(row: int) -> str:
+        returns, raw = [f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row])], bool(as_traded[row])
+        return (
+            f"a split of {split[row]:g} is listed; read as {'traded' if raw else 'adjusted for it'}, the prices return "
+            f"{returns[raw]}; read the other way {returns[not raw]}"
+        )
+
+    log.report("splits that may be in the prices already", bars, doubtful, two_readings)
+    return bars, Splits(ratio * lacking - ratio * twice, ratio * as_traded, ratio * ~as_traded)
 
 
-def _factor_steps(bars: LongBars) -> Array:
-    """Return the log steps [R] of adj_close / close."""
-    return bars.log_steps(bars.values["adj_close"] / bars.values["close"])
-
-
-def _are_as_traded(
-    bars: LongBars, rows: Array, size: Array, has_adjusted: Array, in_factor: Array, repaired: Array
+def _as_traded(
+    bars: LongBars, ratio: Array, move: Array, has_adjusted: Array, in_factor: Array, repaired: Array
 ) -> tuple[Array, Array]:
-    """Return two masks [n]: splits for which the closes are unadjusted, and splits for which this is uncertain.
+    """Return two masks [R]: splits for which the closes are unadjusted, and splits for which this is uncertain.
 
-    `rows` and `size` [n] are the rows and log ratios of the splits. The closes of an asset are usually either unadjusted or
-    adjusted for all its splits, so the log odds of its splits are added up and decide for all of them. If one split
-    contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided separately, because a table
-    may combine several vendors. `has_adjusted`, `in_factor` and `repaired` [n] are True if there is a vendor's adjusted close,
-    if it contains the split, and if the split was repaired already.
+    `ratio` [R] are the log ratios of the splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes of an
+    asset are usually either unadjusted or adjusted for all its splits, so the log odds of its splits are added up and decide
+    for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided
+    separately, because a table may combine several vendors. `has_adjusted`, `in_factor` and `repaired` [R] are True if there is
+    a vendor's adjusted close, if it contains the split, and if the split was repaired already.
+
+    The day's real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed to
+    follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
     """
-    asset, moves = bars.code[rows], bars.log_steps(bars.values["close"])
-    odds = _log_odds(moves[rows], size, _usual_return(bars, moves, rows)[asset])
-    odds[repaired] = 0.0
+    is_split = ratio != 0
+    returns = pd.Series(np.where(bars.first | is_split, np.nan, np.abs(move)))
+    median = returns.groupby(bars.code).transform("median").to_numpy()
+    usual = np.nan_to_num(1.4826 * median).clip(*USUAL)  # sd / median |x| of a normal distribution
+    as_traded, adjusted = (np.log1p(step**2 / (3 * usual**2)) for step in (move + ratio, move))
+    odds = np.where(repaired, 0.0, 2 * (adjusted - as_traded))
 
     def sum_by_asset(values: Array) -> Array:
-        return np.bincount(asset, values, minlength=len(bars.tickers))[asset]
+        return np.bincount(bars.code, values, minlength=len(bars.tickers))[bars.code]
 
     total = sum_by_asset(odds) + np.where(sum_by_asset(in_factor) > 0, DECIDES, -DECIDES) * has_adjusted
     contradicted = sum_by_asset(odds * np.sign(total) <= -CONTRADICTS) > 0
     together = (np.abs(total) >= DECIDES) & ~contradicted
     alone = np.where(has_adjusted, odds + np.where(in_factor, DECIDES, -DECIDES) >= 0, odds >= DECIDES)
-    doubtful = ~together & ~repaired & (contradicted | ~has_adjusted)
-    return np.where(together, total > 0, alone) & ~repaired, doubtful
+    decided = is_split & ~repaired
+    return decided & np.where(together, total > 0, alone), decided & ~together & (contradicted | ~has_adjusted)
 
 
-def _usual_return(bars: LongBars, moves: Array, splits: Array) -> Array:
-    """Return the usual absolute log return [N] of each asset, within `USUAL`, from `moves` [R] without the rows `splits`."""
-    usual = np.where(bars.first, np.nan, np.abs(moves))
-    usual[splits] = np.nan
-    medians = pd.Series(usual).groupby(bars.code).median().reindex(np.arange(len(bars.tickers)))
-    return np.nan_to_num(1.4826 * medians.to_numpy()).clip(*USUAL)  # sd / median |x| of a normal distribution
+def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
+    """Return the bars with the split on `row` applied to the rest, if it was applied only from a jump near its day onwards.
 
-
-def _log_odds(move: Array, size: Array, usual: Array) -> Array:
-    """Return the log odds [n] that the closes are unadjusted for a split, given their log return `move` [n] on its day.
-
-    The day's real return is move + size if the closes are unadjusted, and move if they are adjusted. Both are assumed to follow
-    Student's t with 3 degrees of freedom and scale `usual`, whose tails are as heavy as those of daily returns.
+    Prices of the rest are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A jump
+    on the day of another split belongs to that split.
     """
-    as_traded, adjusted = (np.log1p(step**2 / (3 * usual**2)) for step in (move + size, move))
-    return 2 * (adjusted - as_traded)
-
-
-def _two_readings(bars: LongBars, rows: Array, split: Array, as_traded: Array) -> Iterator[str]:
-    moves = np.exp(bars.log_steps(bars.values["close"])[rows])
-    for ratio, move, raw in zip(split, moves, as_traded, strict=True):
-        adjusted, traded = f"{move - 1:+.2%}", f"{move * ratio - 1:+.2%}"
-        yield (
-            f"a split of {ratio:g} is listed; read as {'traded' if raw else 'adjusted for it'}, the prices return "
-            f"{traded if raw else adjusted}; read the other way {adjusted if raw else traded}"
-        )
-
-
-def _half_applied(bars: LongBars, row: int, ratios: Array) -> slice | None:
-    """Return the bars to which the split on `row` was not applied, up to a jump near its day; None without such a jump.
-
-    `ratios` [R] are the log ratios of all splits. A jump on the day of another split belongs to that split.
-    """
-    start, stop = bars.start[row], bars.stop[row]
-    step, ratio = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], ratios[row]
-    at = row - start
-    if abs(step[at] + ratio) < abs(step[at]):
-        return None  # the jump is on the day of the split: unadjusted prices
+    start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
+    step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start
+    if abs(step[at] + ratios[row]) < abs(step[at]):
+        return bars  # the jump is on the day of the split: unadjusted prices
     near = np.arange(max(at - NEAR, 1), min(at + NEAR + 1, len(step)))
-    jumps = near[(np.abs(step[near] + ratio) < SAME) & (ratios[start:stop][near] == 0)]
+    jumps = near[(np.abs(step[near] + ratios[row]) < SAME) & (ratios[start:stop][near] == 0)]
     if len(jumps) != 1:
-        return None
-    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratio) < SAME)  # the bars may begin at an opposite jump
-    return slice(start + (back[-1] if len(back) else 0), start + jumps[0])
-
-
-def _scaled(bars: LongBars, part: slice, ratio: float, log: RepairLog) -> LongBars:
-    """Return the bars with the prices of `part` divided by a split, and its volumes multiplied by it."""
-    split = np.round(np.exp(ratio), 9)
+        return bars
+    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratios[row]) < SAME)  # the bars may begin at an opposite jump
+    part = slice(start + (back[-1] if len(back) else 0), start + jumps[0])
     columns = {column: values.copy() for column, values in bars.values.items()}
     for column, values in columns.items():
         values[part] = values[part] * split if column == "volume" else values[part] / split
@@ -211,7 +181,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
         usual = -np.log(1 - cash / before)  # NaN or infinite for a dividend of the whole price
     reinvested = np.log1p(cash / close[rows])
     large = cash > SPECIAL * before
-    in_file = _factor_steps(bars)[rows] + splits.missing[rows] - splits.as_traded[rows]
+    in_file = bars.log_steps(bars.values["adj_close"] / close)[rows] + splits.missing[rows] - splits.as_traded[rows]
     slack = np.where(large, 2e-3, np.clip(0.1 * reinvested, 5e-4, 0.01))
     by_usual, by_reinvested = np.abs(in_file - usual) <= slack, np.abs(in_file - reinvested) <= slack
     misfit = vendor & ~by_reinvested & ~(by_usual & ~large)
