@@ -17,7 +17,6 @@ from finpod.market.data import as_date
 from finpod.market.long_bars import RepairLog
 from finpod.market.parsing import check_tickers, normal_ticker
 from finpod.market.readers import read_text_table
-from finpod.measures import Array
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
@@ -146,7 +145,10 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         return None
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
     old, new = (part[part["close"] > 0] for part in tables)
-    moved = old if rule.day is None or old.empty else old[_is_of_listing(old.index, rule.day)]
+    moved = old
+    if rule.day is not None and len(old):  # bars after a pause that ends after the rename are of another company
+        pause = np.diff(old.index, prepend=rule.day - GRACE) > GRACE
+        moved = old[np.logical_and.accumulate(~pause | (old.index < rule.day))]
     both = moved.index.intersection(new.index)
     differs = (moved.loc[both, "close"] / new.loc[both, "close"] - 1).abs().to_numpy() > ALIKE
     if moved.empty or (rule.bundled and not _is_certain(rule, moved.index, new.index, both, differs.any(), log)):
@@ -157,23 +159,20 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
             f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
             f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}':'{rule.old}'}}"
         )
-    _log_join(rule, moved, new, log)
-    without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
-    is_split_up = len(moved) < len(old)
+    after = new[new.index > moved.index[-1]]
+    seam = (after if len(after) else moved).index[:1].to_numpy()
+    log.repair("renamed tickers joined", [rule.new], seam, "ticker", rule.old, rule.new)
+    if len(after) and abs(np.log((first := after["close"].iloc[0]) / (last := moved["close"].iloc[-1]))) > LEVEL:
+        sentence = f"{rule.old} ends at {last:g}, {rule.new} continues at {first:g}"
+        log.suspect("renamed tickers that join at different prices", [rule.new], seam, [sentence])
     rest = series.pop(rule.old).drop(moved.index)
-    if is_split_up:
+    without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
+    if is_split_up := len(moved) < len(old):
         series[rule.old] = rest
         without_price.pop()
-    parts = [*without_price, *_on_one_scale(moved, new, both)]
-    joined = pd.concat([part for part in parts if len(part)])
+    joined = pd.concat([part for part in (*without_price, *_on_one_scale(moved, new, both)) if len(part)])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
     return rule._replace(day=rule.day if is_split_up else None)
-
-
-def _is_of_listing(days: pd.Index, renamed: np.datetime64) -> Array:
-    """Return True [n] for the listing's own bars: those before any pause longer than `GRACE` that ends after the rename."""
-    pause = np.diff(days, prepend=renamed - GRACE) > GRACE
-    return np.logical_and.accumulate(np.asarray(~pause | (days < renamed)))
 
 
 def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
@@ -206,22 +205,10 @@ def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tup
     moved, new = (
         part if part["adj_close"].notna().any() else part.assign(adj_close=part["close"]) for part in (moved, new)
     )
-    after = new[new.index >= (both[-1] if len(both) else moved.index[-1])]
+    day = both[-1] if len(both) else moved.index[-1]
+    before, after = moved.loc[day], new[new.index >= day]
     if len(after):
-        before = moved.loc[both[-1] if len(both) else moved.index[-1]]
         with np.errstate(invalid="ignore", divide="ignore"):
             scale = (after["adj_close"].iloc[0] / after["close"].iloc[0]) / (before["adj_close"] / before["close"])
         moved = moved.assign(adj_close=moved["adj_close"] * (scale if 0 < scale < np.inf else 1.0))
     return moved, new
-
-
-def _log_join(rule: Rename, moved: pd.DataFrame, new: pd.DataFrame, log: RepairLog) -> None:
-    """Log the join. A large change of the price at the join is logged as a suspicion."""
-    after = new[new.index > moved.index[-1]]
-    seam = (after if len(after) else moved).index[:1].to_numpy()
-    log.repair("renamed tickers joined", [rule.new], seam, "ticker", rule.old, rule.new)
-    if len(after):
-        last, first = float(moved["close"].iloc[-1]), float(after["close"].iloc[0])
-        if abs(np.log(first / last)) > LEVEL:
-            sentence = f"{rule.old} ends at {last:g}, {rule.new} continues at {first:g}"
-            log.suspect("renamed tickers that join at different prices", [rule.new], seam, [sentence])
