@@ -114,6 +114,12 @@ def test_a_file_without_a_usable_bar_is_refused_with_every_reason():
     refuses(lambda: built(frame(), calendar="XNYS", now=datetime(2023, 1, 3, tzinfo=NEW_YORK)), "XNYS")
 
 
+@pytest.mark.parametrize("allow_missing", [True, False])
+def test_a_list_of_members_without_any_price_is_refused(allow_missing):
+    options = {"benchmark": None, "calendar": None, "allow_missing": allow_missing}
+    refuses(lambda: load_market(frame(), members=["X", "Y"], **options), "X, Y", error=InputError, argument="members")
+
+
 def test_tickers_without_a_bar_are_left_out():
     bars = frame(tickers=("A", "B"))[["date", "ticker", "close"]]
     market = alone(bars.assign(close=bars["close"].where(bars["ticker"] == "A")))

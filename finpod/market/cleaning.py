@@ -104,6 +104,11 @@ def _check_tickers(
         )
     if membership is None:
         return None
+    if bars.empty:
+        first = ", ".join(membership.tickers[:3])
+        raise InputError(
+            f"{name} has no prices for any member, such as {first}; give some of its tickers", argument="members"
+        )
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:
