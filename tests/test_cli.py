@@ -200,7 +200,7 @@ def test_help_fits_on_two_screens_and_all_options_on_request(monkeypatch):
         assert all(option in long for option in ("--anchor", "--impact", "--max-weight"))
 
 
-GROUPS = [*settings.ALL, options.TERMS, deploy.CLUSTER, deploy.WORKERS]
+GROUPS = [*settings.ALL, options.TERMS, deploy.CLUSTER]
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.name} {next(iter(group.names))}")
@@ -211,7 +211,7 @@ def test_options_are_the_fields_of_their_settings(group):
     for option, field in group.fields().items():
         default = known[group.names[option]]
         assert field.help
-        if option not in ("steps", "gpus"):
+        if option != "steps":
             assert field.default == (... if default is dataclasses.MISSING else default), option
 
 

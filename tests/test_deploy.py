@@ -11,34 +11,25 @@ from pathlib import Path
 import pytest
 from made_commands import run
 
-from finpod.deploy.kuberay import Claim, Cluster, Workers, dockerfile, ray_cluster, ray_job
+from finpod.deploy.kuberay import Cluster, dockerfile, ray_cluster, ray_job
 
 ROOT = Path(__file__).parents[1]
-CPU = Workers(name="cpu", least=1, most=4)
-GPU = Workers(name="gpu", most=8, cpus=8, memory="64Gi", gpus=2)
 TRAIN = ("finpod", "train", "stocks", "--ray", "--storage", "s3://bucket/run?region=x&scheme=y", "--out", "/runs/first")
 KUBERAY = "deploy kuberay --image me/finpod:1 --ray-version 2.60.0"
 LINE = "finpod train stocks --ray --out /runs/first"
 
 
 def cluster(**changes):
-    return Cluster(**{"image": "me/finpod:1", "workers": (CPU, GPU), "ray": "2.60.0"} | changes)
+    return Cluster(**{"image": "me/finpod:1", "ray": "2.60.0", "cpu_workers": "1:4"} | changes)
 
 
-def claims(*pairs):
-    return cluster(claims=tuple(Claim(claim=claim, mount=mount) for claim, mount in pairs))
-
-
-RUNS = claims(("runs", "/runs"))
-FULL = cluster(
-    claims=(*RUNS.claims, Claim(claim="prices", mount="/data/prices")),
-    secret=("s3",),
-    pull_secret=("registry",),
-)
+GPUS = {"gpu_workers": "0:8", "cpus": 8, "memory": "64Gi", "gpus": 2}
+RUNS = cluster(claim=("runs:/runs",), **GPUS)
+FULL = cluster(claim=(*RUNS.claim, "prices:/data/prices"), secret=("s3",), pull_secret=("registry",), **GPUS)
 MANIFESTS = {
     "job": ray_job("first", RUNS, TRAIN),
     "full_job": ray_job("first", FULL, TRAIN),
-    "fixed_cluster": ray_cluster("second", cluster(workers=(Workers(name="cpu", least=2, most=2),))),
+    "fixed_cluster": ray_cluster("second", cluster(cpu_workers="2:2")),
 }
 
 
@@ -109,17 +100,12 @@ def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monk
         "--cpus 8 --memory 32Gi --gpus 2 --head-cpus 4 --head-memory 16Gi --secret s3 --pull-secret registry "
         "--claim runs:/runs --name first --gpu-workers 0:8 --cpu-workers 1:4"
     )
-    made = Cluster(
-        image="me/finpod:1",
-        workers=(
-            Workers(name="cpu", least=1, most=4, cpus=8, memory="32Gi"),
-            Workers(name="gpu", least=0, most=8, cpus=8, memory="32Gi", gpus=2),
-        ),
-        ray="2.60.0", head_cpus=4, head_memory="16Gi", secret=("s3",), pull_secret=("registry",),
-        claims=RUNS.claims,
+    made = cluster(
+        cpu_workers="1:4", gpu_workers="0:8", cpus=8, memory="32Gi", gpus=2, head_cpus=4, head_memory="16Gi",
+        secret=("s3",), pull_secret=("registry",), claim=RUNS.claim,
     )  # fmt: skip
     assert run(KUBERAY, options, "--", LINE) == (0, ray_job("first", made, LINE.split()), "")
-    gpus = Cluster(image="me/finpod:1", workers=(Workers(name="gpu", least=1, most=2, gpus=1),), ray="2.60.0")
+    gpus = Cluster(image="me/finpod:1", gpu_workers="1:2", ray="2.60.0")
     line = f"{KUBERAY} --kind cluster --gpu-workers 1:2 --out made/cluster.yaml"  # no CPU workers
     assert run(line) == (0, "made/cluster.yaml\n", "")
     assert Path("made/cluster.yaml").read_text() == ray_cluster("finpod", gpus)
@@ -138,13 +124,14 @@ def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monk
         (f"{KUBERAY} -- echo '$(HOME)'", "$(HOME)"),
         (f"{KUBERAY} -- ls s3://id:word@bucket/run", "s3://...@bucket/run"),
         (f"{KUBERAY} --gpu-workers 8 -- {LINE}", "--gpu-workers is '8'"),
-        (f"{KUBERAY} --gpu-workers 5:2 -- {LINE}", "5:2"),
+        (f"{KUBERAY} --gpu-workers 5:2 -- {LINE}", "--gpu-workers is 5:2"),
+        (f"{KUBERAY} --gpu-workers 8:0 -- {LINE}", "--gpu-workers is '8:0'"),
         (f"{KUBERAY} --memory 0Gi -- {LINE}", "--memory is '0Gi'"),
         (f"{KUBERAY} --ray-version 2.51.0 -- {LINE}", "2.51.0"),
         (f"{KUBERAY} --name {'a' * 48} -- ls", "at most 47"),
         (f"{KUBERAY} --kind cluster -- {LINE}", "finpod deploy submit"),
-        (f"{KUBERAY} --claim runs -- {LINE}", "''"),
-        (f"{KUBERAY} --claim runs:/runs/../etc -- {LINE}", "'/runs/../etc'"),
+        (f"{KUBERAY} --claim runs -- {LINE}", "--claim is 'runs'"),
+        (f"{KUBERAY} --claim runs:/runs/../etc -- {LINE}", "'runs:/runs/../etc'"),
         (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"),
         ("deploy dockerfile --copy nope", "'nope'"),
         ("deploy submit", "no command"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +19,9 @@ app = typer.Typer(rich_markup_mode=None)
 CLUSTER = options.Settings(
     "deploy.kuberay",
     "Cluster",
-    "image ray_version=ray head_cpus head_memory secret pull_secret",
-    image={"help": "Image with finpod and ray[default]; see finpod deploy dockerfile."},
+    "cpu_workers gpu_workers claim image ray_version=ray head_cpus head_memory secret pull_secret cpus memory gpus",
 )
 """Options that are fields of a cluster."""
-WORKERS = options.Settings("deploy.kuberay", "Workers", "cpus memory gpus", gpus={"default": 1})
 
 Command = Annotated[
     list[str] | None,
@@ -34,42 +31,22 @@ Out = Annotated[Path | None, Option(help="File to write; by default printed.")]
 
 
 @app.command()
-@options.with_options(CLUSTER, WORKERS)
+@options.with_options(CLUSTER)
 def kuberay(
     command: Command = None,
     name: Annotated[str, Option(help="Name of the job or the cluster.")] = "finpod",
     kind: Annotated[
         Literal["job", "cluster"], Option(help="A job runs one command; a cluster runs until it is deleted.")
     ] = "job",
-    cpu_workers: Annotated[
-        str | None,
-        Option(metavar="LEAST:MOST", help="Number of CPU workers; by default 0:4 if there are no GPU workers."),
-    ] = None,
-    gpu_workers: Annotated[str | None, Option(metavar="LEAST:MOST", help="Number of GPU workers.")] = None,
-    claim: Annotated[
-        list[str] | None,
-        Option(metavar="NAME:/MOUNT", help="Volume claim of the head, for data and results; may be repeated."),
-    ] = None,
     out: Out = None,
     overwrite: options.Overwrite = False,
     **values: Any,
 ) -> None:
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster, for kubectl apply -f."""
-    from finpod.deploy.kuberay import Claim, Cluster, Workers, ray_cluster, ray_job
+    from finpod.deploy.kuberay import Cluster, ray_cluster, ray_job
 
-    size: dict[str, Any] = WORKERS.values(values)
-    workers = []
-    if cpu_workers or not gpu_workers:
-        workers.append(Workers(name="cpu", **size | {"gpus": 0}, **_span(cpu_workers or "0:4", "--cpu-workers")))
-    if gpu_workers:
-        workers.append(Workers(name="gpu", **size, **_span(gpu_workers, "--gpu-workers")))
-    claims = [text.partition(":") for text in claim or ()]
-    secrets = {option: tuple(values[option] or ()) for option in ("secret", "pull_secret")}
-    cluster = Cluster(
-        **CLUSTER.values(values | secrets),
-        workers=tuple(workers),
-        claims=tuple(Claim(claim=name, mount=mount) for name, _, mount in claims),
-    )
+    settings = {name: value for name, value in CLUSTER.values(values).items() if value is not None}
+    cluster = Cluster(**settings)
     if kind == "cluster" and command:
         raise InputError(
             "--kind cluster takes no command; create the cluster, then run finpod deploy submit -- COMMAND"
@@ -118,13 +95,6 @@ def submit(
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]
     raise typer.Exit(subprocess.run([*ray, *(command or [])], check=False).returncode)
-
-
-def _span(text: str, option: str) -> dict[str, Any]:
-    match = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
-    if match is None:
-        raise InputError(f"{option} is {text!r}; give LEAST:MOST, such as 0:8")
-    return {"least": int(match[1]), "most": int(match[2])}
 
 
 def _give(text: str, out: Path | None, overwrite: bool) -> None:

@@ -32,6 +32,8 @@ SPELLINGS = {"day_first": "--day-first/--month-first"}
 METAVARS = {
     **dict.fromkeys(("ticker_column", "resume", "fork", "secret", "pull_secret"), "NAME"),
     **dict.fromkeys(("renames", "extra"), "FILE"),
+    **dict.fromkeys(("cpu_workers", "gpu_workers"), "LEAST:MOST"),
+    "claim": "NAME:/MOUNT",
 }
 
 Device = Annotated[

@@ -13,13 +13,13 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 
 USER = 1000
 """User id in the image, and group id that may write to volume claims."""
@@ -31,11 +31,25 @@ AUTH_SINCE = (2, 52)
 """First version of Ray that has token authentication, which the manifests use."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
 """Pattern of a URL with a user and a password."""
-LABEL = {"form": r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "hint": "at most 63 lower-case letters, digits and dashes"}
+LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
-MEMORY = {"form": r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "hint": "a size such as 512Mi, 8Gi or 1Ti"}
-IMAGE = {"form": r"[A-Za-z0-9][\w.:/@-]*", "hint": "the image that was pushed, such as me/finpod:1"}
-MOUNT = {"form": r"(/(?!\.{1,2}(/|$))[^/\s:]+)+", "hint": "the claim and an absolute path, such as runs:/runs"}
+SECRET = LABEL, "at most 63 lower-case letters, digits and dashes"
+MEMORY = r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "a size such as 512Mi, 8Gi or 1Ti"
+SPAN = r"\d{1,6}:0*[1-9]\d{0,5}", "LEAST:MOST with MOST above 0, such as 0:8"
+FORMS = {
+    "image": (r"[A-Za-z0-9][\w.:/@-]*", "the image that was pushed, such as me/finpod:1"),
+    "cpu_workers": SPAN,
+    "gpu_workers": SPAN,
+    "claim": (
+        rf"{LABEL}:(/(?!\.{{1,2}}(/|$))[^/\s:]+)+",
+        "a claim of lower-case letters, digits and dashes and an absolute path, such as runs:/runs",
+    ),
+    "head_memory": MEMORY,
+    "memory": MEMORY,
+    "secret": SECRET,
+    "pull_secret": SECRET,
+}
+"""Setting of a cluster -> the pattern of its texts, and the form that a message asks for."""
 
 
 def _installed(package: str) -> str:
@@ -46,82 +60,66 @@ def _installed(package: str) -> str:
         raise InputError(f"{package} is not installed here; install it") from error
 
 
-class Checked:
-    """Base class of settings. Raises InputError for a field outside its metadata: the pattern `form`, or the minimum `least`."""
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):  # type: ignore[arg-type]
-            value, rule = getattr(self, entry.name), entry.metadata
-            if "least" in rule and value < rule["least"]:
-                raise InputError(f"{entry.name} is {value}; give {rule['least']} or more", argument=entry.name)
-            for text in (value if isinstance(value, tuple) else (value,)) if "form" in rule else ():
-                if not re.fullmatch(rule["form"], text):
-                    raise InputError(f"{entry.name} is {text[:80]!r}; give {rule['hint']}", argument=entry.name)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Workers(Checked):
-    """A group of equal worker pods. Ray's autoscaler sets their number between `least` and `most`."""
+class Cluster:
+    """A Ray cluster: a head, which runs the command but no training, and groups of CPU and GPU workers of equal size.
 
-    name: str = field(metadata=LABEL)
-    """'cpu' or 'gpu'; any DNS label."""
-    least: int = field(default=0, metadata={"least": 0})
-    """Minimum number of pods."""
-    most: int = field(default=4, metadata={"least": 1})
-    """Maximum number of pods."""
-    cpus: int = field(default=4, metadata={"least": 1})
+    Raises InputError for a setting that is out of range or not of its form in `FORMS`.
+    """
+
+    image: str
+    """Image with finpod and ray[default]; see finpod deploy dockerfile."""
+    cpu_workers: str | None = None
+    """Number of CPU workers; by default 0:4 if there are no GPU workers."""
+    gpu_workers: str | None = None
+    """Number of GPU workers."""
+    claim: tuple[str, ...] = ()
+    """Volume claim of the head, for data and results; may be repeated."""
+    ray: str = ""
+    """Version of Ray in the image; that of this machine if empty."""
+    head_cpus: int = 2
+    """Cores of the head."""
+    head_memory: str = "8Gi"
+    """Memory of the head, for the market, its features and the leaderboard."""
+    secret: tuple[str, ...] = ()
+    """Secrets whose keys become environment variables of the head, such as credentials of the storage."""
+    pull_secret: tuple[str, ...] = ()
+    """Secrets with which the image is pulled."""
+    cpus: int = 4
     """Cores of a pod."""
-    memory: str = field(default="8Gi", metadata=MEMORY)
+    memory: str = "8Gi"
     """Memory of a pod, in Mi, Gi or Ti."""
-    gpus: int = field(default=0, metadata={"least": 0})
+    gpus: int = 1
     """GPUs of a pod, as nvidia.com/gpu."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.least > self.most:
-            raise InputError(
-                f"{self.name} workers are {self.least}:{self.most}, the minimum above the maximum; give LEAST:MOST"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim(Checked):
-    """A persistent volume claim, mounted in the head pod."""
-
-    claim: str = field(metadata=LABEL)
-    """Name of an existing claim."""
-    mount: str = field(metadata=MOUNT)
-    """Absolute path in the pod."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster(Checked):
-    """A Ray cluster: a head, which runs the command but no training, and groups of workers."""
-
-    image: str = field(metadata=IMAGE)
-    """Image with finpod and ray[default], for head and workers."""
-    workers: tuple[Workers, ...]
-    """At least one group, each with its own name."""
-    ray: str = ""
-    """Version of Ray in the image; that of this machine if empty."""
-    head_cpus: int = field(default=2, metadata={"least": 1})
-    """Cores of the head."""
-    head_memory: str = field(default="8Gi", metadata=MEMORY)
-    """Memory of the head, for the market, its features and the leaderboard."""
-    secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets whose keys become environment variables of the head, such as credentials of the storage."""
-    pull_secret: tuple[str, ...] = field(default=(), metadata=LABEL)
-    """Secrets with which the image is pulled."""
-    claims: tuple[Claim, ...] = ()
-    """Volume claims mounted in the head."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+        for name, least in {"head_cpus": 1, "cpus": 1, "gpus": 0}.items():
+            require_number(name, getattr(self, name), least, whole=True)
+        for name, (form, hint) in FORMS.items():
+            value = getattr(self, name)
+            for text in [value] if isinstance(value, str) else value or ():
+                if not re.fullmatch(form, text):
+                    raise InputError(f"{name} is {text[:80]!r}; give {hint}", argument=name)
+        for name, least, most, _ in self.workers:
+            if least > most:
+                raise InputError(f"{name} is {least}:{most}, the minimum above the maximum; give LEAST:MOST", argument=name)
         object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
             fault = "is not a version" if release is None else "has no token authentication"
             raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
+
+    @property
+    def workers(self) -> list[tuple[str, int, int, int]]:
+        """Groups of workers: the setting of their number, their minimum and maximum number, and GPUs of a pod."""
+        cpu = "0:4" if self.cpu_workers is None and self.gpu_workers is None else self.cpu_workers
+        groups = (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus))
+        return [(name, *_whole(span), gpus) for name, span, gpus in groups if span]
+
+
+def _whole(span: str) -> tuple[int, int]:
+    least, _, most = span.partition(":")
+    return int(least), int(most)
 
 
 def command_line(command: Sequence[str]) -> str:
@@ -156,7 +154,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
         option, equals, value = word.partition("=")
         out = posixpath.normpath(value if equals else following)
         # a folder below the mount path: the mount path itself cannot be replaced
-        if option == "--out" and not any(out.startswith(f"{one.mount}/") for one in cluster.claims):
+        if option == "--out" and not any(out.startswith(f"{claim.partition(':')[2]}/") for claim in cluster.claim):
             raise InputError(
                 f"--out {out} is not below the mount path of a volume, so it would be lost; pass --claim NAME:/runs --out /runs/..."
             )
@@ -167,7 +165,7 @@ def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST[kind]:
         hint = f"at most {LONGEST[kind]} lower-case letters, digits and dashes, beginning with a letter"
         raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
-    scales = any(group.least < group.most for group in cluster.workers)
+    scales = any(least < most for _, least, most, _ in cluster.workers)
     return _filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)
 
 
