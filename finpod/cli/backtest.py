@@ -25,7 +25,7 @@ Features = Annotated[
 Run = Annotated[str, Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 
 
-@options.with_options(options.MARKET, options.COSTS, options.FILL, options.TERMS)
+@options.with_options(options.MARKET | options.COSTS | options.FILL | options.TERMS)
 def backtest(
     context: typer.Context,
     strategy: Strategy,
@@ -53,7 +53,7 @@ def backtest(
     import finpod
 
     started = datetime.now(UTC)
-    costs, terms = Costs(**options.COSTS.values(values)), options.TERMS.values(values)
+    costs, terms = Costs(**options.values_of(options.COSTS, values)), options.values_of(options.TERMS, values)
     wanted = outputs.name_of(strategy) if name is None else name
     places = outputs.plan_outputs(wanted, report=not no_report, overwrite=overwrite)
     with console.progress("loading") as report:

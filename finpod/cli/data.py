@@ -24,9 +24,7 @@ AllowMissing = Annotated[bool, Option("--allow-missing", help="Leave out members
 Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
-READING = options.MARKET.only(
-    "members", "ticker_column", "renames", "extra", "benchmark", "calendar", "periods_per_year"
-)
+READING = {option: field for option, field in options.MARKET.items() if option != "market"}
 """Options of the market that `import` and `check` have, too."""
 
 
@@ -42,11 +40,11 @@ class Reading:
     """The decimal mark, '.' or ',', if the numbers of the file do not decide it."""
 
 
-FILES = options.Settings("cli.data", "Reading", "ticker day_first decimal")
+FILES = options.fields_of("cli.data", "Reading")
 
 
 @app.command()
-@options.with_options(options.MARKET.only("benchmark", "calendar"))
+@options.with_options(options.only(options.MARKET, "benchmark", "calendar"))
 def fetch(
     universe: Annotated[str, Option(help="An index, such as sp500; a CSV of members; or tickers: A,B.")] = "nasdaq100",
     start: Annotated[str, Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
@@ -90,7 +88,7 @@ def fetch(
 
 
 @app.command("import")
-@options.with_options(READING, FILES)
+@options.with_options(READING | FILES)
 def import_file(
     source: Annotated[str, Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     name: Name = None,
@@ -106,12 +104,12 @@ def import_file(
     """
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
-        market = options.load(values, source, allow_missing=allow_missing, **FILES.values(values))
+        market = options.load(values, source, allow_missing=allow_missing, **options.values_of(FILES, values))
     _keep(market, target, overwrite, as_json)
 
 
 @app.command()
-@options.with_options(READING, FILES)
+@options.with_options(READING | FILES)
 def check(
     market: Source = "sample",
     as_json: options.AsJson = False,
@@ -120,7 +118,7 @@ def check(
     """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more of them."""
     from finpod.market.long_bars import repair_lines, suspicion_lines
 
-    loaded = options.load(values, options.market_path(market), **FILES.values(values))
+    loaded = options.load(values, options.market_path(market), **options.values_of(FILES, values))
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -134,7 +132,7 @@ def check(
 
 
 @app.command()
-@options.with_options(options.MARKET.only("members", "renames", "benchmark", "calendar", "periods_per_year"))
+@options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(
     market: Source = "sample",
     as_json: options.AsJson = False,

@@ -16,7 +16,7 @@ from finpod.files import require_free_file, write_text
 
 app = typer.Typer(rich_markup_mode=None)
 
-CLUSTER = options.Settings(
+CLUSTER = options.fields_of(
     "deploy.kuberay",
     "Cluster",
     "cpu_workers gpu_workers claim image ray_version=ray head_cpus head_memory secret pull_secret cpus memory gpus",
@@ -45,7 +45,7 @@ def kuberay(
     """Print the manifest of a RayJob that runs COMMAND, or of a RayCluster, for kubectl apply -f."""
     from finpod.deploy.kuberay import Cluster, ray_cluster, ray_job
 
-    settings = {name: value for name, value in CLUSTER.values(values).items() if value is not None}
+    settings = {name: value for name, value in options.values_of(CLUSTER, values).items() if value is not None}
     cluster = Cluster(**settings)
     if kind == "cluster" and command:
         raise InputError(

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
@@ -45,8 +44,10 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")
 
 
 class Field(NamedTuple):
-    """A field of a dataclass, read from its source."""
+    """A field of a dataclass that is an option, read from its source."""
 
+    name: str
+    """Its name, which may differ from that of the option."""
     kind: str
     """Source text of its type."""
     default: Any
@@ -55,57 +56,46 @@ class Field(NamedTuple):
     """Its docstring."""
 
 
-@cache
-def fields_of(module: str, name: str) -> dict[str, Field]:
-    """Return the fields of a dataclass, read from its source: importing the module would load torch for a `--help`."""
+Group = dict[str, Field]
+"""Option -> its field."""
+
+
+def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
+    """Return fields of a dataclass as options, read from its source: importing the module would load torch for a `--help`.
+
+    `options` lists them by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option to the parts
+    of its `Field` to replace.
+    """
     tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     fields = {}
     for node, doc in pairwise(body):
-        if isinstance(node, ast.AnnAssign):
-            value: Any = node.value
-            if isinstance(value, ast.Call):  # of `field`
-                value = next((one.value for one in value.keywords if one.arg == "default"), None)
-            default = ...
+        if isinstance(node, ast.AnnAssign) and isinstance(doc, ast.Expr):
+            key, value, default = ast.unparse(node.target), node.value, ...
             with suppress(ValueError):
-                default = ast.literal_eval(value)
-            text = doc.value.value if isinstance(doc, ast.Expr) and isinstance(doc.value, ast.Constant) else ""
-            fields[ast.unparse(node.target)] = Field(ast.unparse(node.annotation), default, " ".join(str(text).split()))
-    return fields
+                default = ast.literal_eval(value)  # type: ignore[arg-type]
+            text = " ".join(ast.literal_eval(doc.value).split())
+            fields[key] = Field(key, ast.unparse(node.annotation), default, text)
+    pairs = [word.partition("=") for word in options.split() or fields]
+    return {option: fields[key or option]._replace(**changed.get(option, {})) for option, _, key in pairs}
 
 
-class Settings:
-    """Fields of a dataclass as options. `options` lists them by name, or as OPTION=FIELD if the names differ.
-
-    `changed` maps an option to the parts of its `Field` (kind, default, help) to replace.
-    """
-
-    def __init__(self, module: str, name: str, options: str, **changed: Mapping[str, Any]) -> None:
-        self.module, self.name, self.changed = module, name, changed
-        pairs = (word.partition("=") for word in options.split())
-        self.names = {option: field or option for option, _, field in pairs}
-        """Option -> name of its field."""
-
-    def only(self, *options: str) -> Settings:
-        """Return settings with only some of the options."""
-        pairs = " ".join(f"{option}={self.names[option]}" for option in options)
-        return Settings(self.module, self.name, pairs, **self.changed)
-
-    def fields(self) -> dict[str, Field]:
-        """Return option -> its field, with the replacements of `changed`."""
-        known = fields_of(self.module, self.name)
-        return {option: known[name]._replace(**self.changed.get(option, {})) for option, name in self.names.items()}
-
-    def values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return field -> value, from the parameters of a command."""
-        return {name: values[option] for option, name in self.names.items() if option in values}
-
-    def options(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameter of a command -> value, from the values of the fields."""
-        return {option: values[name] for option, name in self.names.items() if name in values}
+def only(group: Group, *options: str) -> Group:
+    """Return some options of a group."""
+    return {option: group[option] for option in options}
 
 
-def with_options(*groups: Settings, first: Sequence[str] = ()) -> Callable[[Command], Command]:
+def values_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return field -> value, from the parameters of a command."""
+    return {field.name: values[option] for option, field in group.items() if option in values}
+
+
+def options_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameter of a command -> value, from the values of the fields."""
+    return {option: values[field.name] for option, field in group.items() if field.name in values}
+
+
+def with_options(group: Group, first: Sequence[str] = ()) -> Callable[[Command], Command]:
     """Return a decorator that replaces `**values` of a command with options.
 
     With `first`, --help lists only these, in this order, and --help-advanced lists all.
@@ -114,12 +104,10 @@ def with_options(*groups: Settings, first: Sequence[str] = ()) -> Callable[[Comm
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
         declared = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        fields = {name: field for group in groups for name, field in group.fields().items()}
-        names = [*(name for name in first if name in fields), *(name for name in fields if name not in first)]
-        added = [_parameter(name, fields[name], hidden=bool(first) and name not in first) for name in names]
-        added += [_parameter("help_advanced", Field("bool", False, "Show all options and exit."))] if first else []
-        last = [one for one in declared if one.name in LAST]
-        ordered = [one for one in declared if one.name not in LAST] + added + last
+        names = [*(name for name in first if name in group), *(name for name in group if name not in first)]
+        added = [_parameter(name, group[name], hidden=bool(first) and name not in first) for name in names]
+        added += [_parameter("help_advanced", Field("", "bool", False, "Show all options and exit."))] if first else []
+        ordered = sorted([*declared, *added], key=lambda one: one.name in LAST)
         every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in ordered]
         command.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in every} | {"return": None}
@@ -172,10 +160,10 @@ class Market:
     """Price of the fills; by default open if the data has opens."""
 
 
-FILL = Settings("cli.options", "Market", "fill")
-MARKET = Settings("cli.options", "Market", " ".join(name for name in Market.__annotations__ if name not in FILL.names))
-COSTS = Settings("trading.ledger", "Costs", "fee_bps slippage_bps impact")
-TERMS = Settings(
+MARKET = fields_of("cli.options", "Market")
+FILL = {"fill": MARKET.pop("fill")}
+COSTS = fields_of("trading.ledger", "Costs", "fee_bps slippage_bps impact")
+TERMS = fields_of(
     "trading.simulate",
     "Terms",
     "cash whole_shares max_weight max_turnover",
@@ -191,7 +179,7 @@ def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> 
     """Return the market at `path`, or else `--market`, loaded with the options of `MARKET` and `further` arguments."""
     import finpod
 
-    arguments = MARKET.values(values) | further
+    arguments = values_of(MARKET, values) | further
     market = market_path(arguments.pop("market", ""))
     for name in ("benchmark", "calendar"):
         arguments[name] = none_or(arguments[name])

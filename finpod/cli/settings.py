@@ -54,8 +54,8 @@ class Run:
     """Folder for TensorBoard event files."""
 
 
-RUN = options.Settings("cli.settings", "Run", " ".join(Run.__annotations__))
-PLAN = options.Settings(
+RUN = options.fields_of("cli.settings", "Run")
+PLAN = options.fields_of(
     "tournament.setup",
     "Plan",
     "agents rounds keep steps seed mode max_correlation=alike checkpoint_steps restart_rate",
@@ -66,8 +66,8 @@ PLAN = options.Settings(
         "help": "Environment steps of an agent over all rounds; by default those of the task, 600,000 for stocks.",
     },
 )
-STOP = options.Settings("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
-TRADING = options.Settings(
+STOP = options.fields_of("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
+TRADING = options.fields_of(
     "envs.actions",
     "TradingConfig",
     "rebalance_every=hold action anchor",
@@ -81,8 +81,8 @@ TRADING = options.Settings(
         "help": "Portfolio to tilt around and to beat: equal-weight, dollar-volume or extra:COLUMN.",
     },
 )
-CAPS = options.TERMS.only("max_weight", "max_turnover")
-PODS = options.Settings(
+CAPS = options.only(options.TERMS, "max_weight", "max_turnover")
+PODS = options.fields_of(
     "workers.executor",
     "Pods",
     "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
@@ -93,10 +93,10 @@ FIRST = (
     *("seed", "rebalance_every", "fee_bps", "ray", "device", "resume"),
 )
 """Options that --help lists, in this order. --help-advanced lists all options."""
-STOCKS_ONLY = (options.MARKET, options.COSTS, options.FILL, TRADING, CAPS)
-ALL = (*STOCKS_ONLY, RUN, PLAN, STOP, PODS)
+STOCKS_ONLY = options.MARKET | options.COSTS | options.FILL | TRADING | CAPS
+ALL = STOCKS_ONLY | RUN | PLAN | STOP | PODS
 """Options of `finpod train`."""
-OF_STOCKS = [*(name for group in STOCKS_ONLY for name in group.names), "train", "validation", "features"]
+OF_STOCKS = [*STOCKS_ONLY, "train", "validation", "features"]
 """Options that only stocks have."""
 NEEDED = ("train", "validation", "out")
 """Options that a new run on stocks requires; other tasks require only the last."""
@@ -134,13 +134,13 @@ def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tupl
     minutes = values["stop_minutes"]
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"stop_minutes is {minutes}; give a positive number, or leave it out", argument="stop_minutes")
-    stop = Stop(**STOP.values(values), seconds=None if minutes is None else 60 * minutes)
+    stop = Stop(**options.values_of(STOP, values), seconds=None if minutes is None else 60 * minutes)
     base = recorded.plan if recorded else Plan()
-    sizes = PLAN.values(values) | ({"steps": Plan.steps} if values["steps"] is None else {})
+    sizes = options.values_of(PLAN, values) | ({"steps": Plan.steps} if values["steps"] is None else {})
     plan = replace(base, stop=stop, **sizes)
     known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
-    costs = replace(Costs(**known), **options.COSTS.values(values))
-    where, count = PODS.values(values), values["pods"]
+    costs = replace(Costs(**known), **options.values_of(options.COSTS, values))
+    where, count = options.values_of(PODS, values), values["pods"]
     where["count"] = int(count) if count.isdecimal() else count
     return plan, costs, Pods(**where | {"ray": where["ray"] or where["address"] is not None})
 
@@ -151,8 +151,8 @@ def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:
         "features": None if values["features"] == "default" else options.words(values["features"]),
         "costs": costs,
         "fill": values["fill"],
-        **TRADING.values(values),
-        **CAPS.values(values),
+        **options.values_of(TRADING, values),
+        **options.values_of(CAPS, values),
     }
 
 
@@ -171,8 +171,8 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
         **_of_task(recorded),
         "learner": recorded.header["learner"],
         "envs": recorded.header["num_envs"],
-        **PLAN.options(vars(recorded.plan)),
-        **STOP.options(vars(stop)),
+        **options.options_of(PLAN, vars(recorded.plan)),
+        **options.options_of(STOP, vars(stop)),
         "seeds": len(recorded.seeds),
         "stop_minutes": None if stop.seconds is None else stop.seconds / 60,
         "out": Path(recorded.out),
@@ -200,9 +200,9 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
         "train": ":".join(task["windows"]["train"]),
         "validation": ":".join(task["windows"]["validation"]),
         "features": "default" if features is None else features if isinstance(features, str) else ",".join(features),
-        **options.COSTS.options(trading["costs"]),
-        **TRADING.options(trading),
-        **CAPS.options(trading),
+        **options.options_of(options.COSTS, trading["costs"]),
+        **options.options_of(TRADING, trading),
+        **options.options_of(CAPS, trading),
         "fill": task["fill"],
     }
 
@@ -217,7 +217,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
         raise InputError(
             f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}); give it with --market"
         )
-    known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET.names}
+    known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET}
     for name in ("benchmark", "calendar"):
         known[name] = "none" if known[name] is None else known[name]
     if isinstance(known["extra"], str):

@@ -37,7 +37,7 @@ FIGURES: dict[str, Kind] = {
 """Figures printed for an agent in one window -> their formats."""
 
 
-@options.with_options(*settings.ALL, first=settings.FIRST)
+@options.with_options(settings.ALL, first=settings.FIRST)
 def train(
     context: typer.Context,
     task: Annotated[str, Argument(help=f"Task: {', '.join(TASKS)}, or FILE.py:CLASS.")] = STOCKS,
@@ -52,7 +52,7 @@ def train(
 
     values |= {"task": task, "overwrite": overwrite, "as_json": as_json}
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
-    idle = [name for name in PODS.names if name in typed and name not in ("ray", "address")]
+    idle = [name for name in PODS if name in typed and name not in ("ray", "address")]
     if idle and not (values["ray"] or values["address"] is not None):
         raise InputError(f"{spelled(idle[0])} needs --ray; add --ray, or leave it out")
     values, recorded, resume = _settled(values, typed)
@@ -160,7 +160,7 @@ def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Cost
     """
     arguments = {name: values[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
     if recorded is not None:
-        known = {*TRADING.names.values(), *CAPS.names.values(), "costs"}
+        known = {*(field.name for field in (TRADING | CAPS).values()), "costs"}
         task = recorded.header["task"]
         arguments |= {name: value for name, value in task.get("trading", {}).items() if name not in known}
         arguments |= {"config": recorded.config, "threads": task["threads"]}

@@ -44,13 +44,13 @@ class Windows:
     """Sessions left out between validation and test; by default --rebalance-every."""
 
 
-WINDOWS = options.Settings("cli.walkforward", "Windows", " ".join(Windows.__annotations__))
-SIZE = PLAN.only("agents", "rounds", "keep", "steps", "seed")
-
-
-@options.with_options(
-    WINDOWS, *STOCKS_ONLY, SIZE, RUN.only("learner", "features", "seeds", "device"), PODS.only("ray"), first=FIRST
+WINDOWS = options.fields_of("cli.walkforward", "Windows")
+TRAINING = options.only(
+    RUN | PLAN | PODS, "learner", "features", "agents", "rounds", "keep", "steps", "seed", "seeds", "device", "ray"
 )
+
+
+@options.with_options(WINDOWS | STOCKS_ONLY | TRAINING, first=FIRST)
 def walkforward(
     context: typer.Context,
     task: Annotated[Literal["stocks"], Argument(help="Task.")],
@@ -67,17 +67,18 @@ def walkforward(
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 
-    started, windows = datetime.now(UTC), WINDOWS.values(values)
+    started = datetime.now(UTC)
+    windows, training = options.values_of(WINDOWS, values), options.values_of(TRAINING, values)
+    pods = Pods(ray=training.pop("ray"))
     places = outputs.plan_outputs(outputs.name_of(out), report=not no_report, overwrite=overwrite)
     _require_spans(windows)
-    training = {"learner": values["learner"], **of_stocks(values, Costs(**options.COSTS.values(values)))}
+    training |= of_stocks(values, Costs(**options.values_of(options.COSTS, values)))
     require_free_for(out, overwrite=overwrite, resume=resume)
     console.say_device(values["device"])
     market = options.load(values)
     if check:
-        segments = _segments(market, start, windows, training | {"device": values["device"]}, out)
-        facts = {"segments": len(segments), "output": str(out), "check": "nothing would fail"}
-        console.show(facts, as_json)
+        segments = _segments(market, start, windows, training, out)
+        console.show({"segments": len(segments), "output": str(out), "check": "nothing would fail"}, as_json)
         return
     with console.progress("training") as progress:
         result = walk_forward(
@@ -88,12 +89,9 @@ def walkforward(
             overwrite=overwrite,
             resume=resume,
             progress=progress,
-            pods=Pods(ray=values["ray"]),
-            seeds=values["seeds"],
-            device=values["device"],
+            pods=pods,
             **windows,
             **training,
-            **SIZE.values(values),
         )
         written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
     if as_json:
