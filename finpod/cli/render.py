@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,8 @@ from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
 from finpod.cli.leaderboard import place_of
-from finpod.errors import InputError
+from finpod.envs.locomotion import NAMES
+from finpod.errors import InputError, require_number
 from finpod.files import TRAINED, require_free_file, write_bytes
 
 
@@ -23,10 +25,12 @@ def render(
     as_json: options.AsJson = False,
 ) -> None:
     """Write a clip of one episode of a trained locomotion agent as a GIF."""
-    from finpod.envs.locomotion.render import gif, require_gif
-    from finpod.report.clip import record
+    from finpod.envs.locomotion.render import draw, gif, play, require_gif
+    from finpod.locomotion import task_of
+    from finpod.rl.evaluate import mean_action
     from finpod.tournament.trained_run import TrainedRun
 
+    require_number("seconds", seconds, 1e-12)
     place = Path(place_of(name))
     if not (place / TRAINED).is_file():
         raise InputError(f"{place} is not a finished run of a locomotion task; give a folder that finpod train wrote")
@@ -34,13 +38,21 @@ def render(
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
     require_gif(target)
     require_free_file(target, overwrite)
+    spec = run.checkpoint(agent).task_spec
+    if not (spec.get("task") in NAMES and "variant" in spec):
+        raise InputError(f"{run.name} has the task {spec.get('task')}; only {', '.join(NAMES)} can be rendered")
     with console.progress("rendering"):
-        clip = record(run, agent, seconds=seconds, seed=seed)
-        write_bytes(target, gif(clip.film))
+        task, policy = task_of(spec, threads=1), run.load(agent)
+        episode = play(task.env(1, seed, policy.log_std.device), partial(mean_action, policy))
+        film = draw(task.definition, episode, seconds)
+        write_bytes(target, gif(film))
+    number = run.provenance["members"][agent]["agent"]
+    shown = min(len(film.frames) * film.interval, episode.seconds)
     if as_json:
-        task, episode = clip.task, clip.episode
-        facts = {"task": task.name, "variant": task.variant, "agent": clip.agent, "seed": seed, "return": episode.total,
-                 "steps": episode.steps, "seconds": episode.seconds, "shown": clip.shown, "fell": episode.fell}  # fmt: skip
+        facts = {"task": task.name, "variant": task.variant, "agent": number, "seed": seed, "return": episode.total,
+                 "steps": episode.steps, "seconds": episode.seconds, "shown": shown, "fell": episode.fell}  # fmt: skip
         console.show_json(facts | {"path": str(target)})
-    else:
-        print(f"{clip.task.definition.title}\nagent {clip.agent}: {clip}\n{target}")
+        return
+    length = f"{episode.steps:,} steps ({episode.seconds:.1f} s){', ended by a fall' if episode.fell else ''}"
+    part = "" if shown >= episode.seconds else f"; the first {shown:.1f} s are shown"
+    print(f"{task.definition.title}\nagent {number}: return {episode.total:,.1f} in {length}{part}\n{target}")
