@@ -50,15 +50,14 @@ class EventFiles:
 
     def __call__(self, status: Scheduler, now: float | None = None) -> None:
         """Write the trials that ended since the last call; `now` is Unix time."""
-        now = time.time() if now is None else now
         try:
             if status.board is not self._board:
                 self._begin(status)
-            if self._file is None or len(status.board.log) == len(self._seen):
+            ended = [trial for trial in status.board.log if trial.number not in self._seen]
+            if self._file is None or not ended:
                 return
-            for trial in [trial for trial in status.board.log if trial.number not in self._seen]:
-                self._seen.add(trial.number)
-                self._write(trial, status, now)
+            for trial in ended:
+                self._write(trial, status, time.time() if now is None else now)
             self._file.flush()
         except OSError as error:
             self.close()
@@ -69,7 +68,6 @@ class EventFiles:
         self.close()
         self._board = status.board
         self._seen = {trial.number for trial in status.board.log}  # an earlier process wrote these
-        self._best = np.fmax.reduce([math.nan, *(trial.score for trial in status.board.log)])  # ignores NaN
         folder = self._folder / f"seed-{status.plan.seed}"
         folder.mkdir(parents=True, exist_ok=True)
         # tensorboardX names files by whole seconds, so two files of one second would have one name
@@ -80,14 +78,14 @@ class EventFiles:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        self._best = np.fmax(self._best, trial.score)
-        losses = status.losses if trial is status.latest else {}
+        self._seen.add(trial.number)
+        scores = [one.score for one in status.board.log if one.number in self._seen]
         values = {
             "score/trial": trial.score,
-            "score/best": float(self._best),
+            "score/best": float(np.fmax.reduce(scores)),  # ignores NaN
             "pace/steps_per_second": speed(status, now),
             **{f"validation/{name}": value for name, value in trial.metrics.items()},
-            **{f"loss/{name}": value for name, value in losses.items()},
+            **{f"loss/{name}": value for name, value in status.losses.items() if trial is status.latest},
         }
         known = [Summary.Value(tag=name, simple_value=value) for name, value in values.items() if math.isfinite(value)]
         self._file.write_event(Event(wall_time=now, step=len(self._seen), summary=Summary(value=known)))

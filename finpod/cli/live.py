@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from finpod.cli.events import speed
+from finpod.figures import ratio
 from finpod.tournament.leaderboard import ranked
 
 if TYPE_CHECKING:
-    from finpod.tournament.leaderboard import Trial
     from finpod.tournament.scheduler import Scheduler
 
 TOP = 10
@@ -37,8 +37,8 @@ class View:
         doing = TextColumn("{task.description}", markup=False)
         self._bar = Progress(doing, *columns, TextColumn("to go"), get_time=now, speed_estimate_period=math.inf)
         self._task = self._bar.add_task("beginning", total=1.0)
-        self._looked, self._done, self._state, self._remark = -math.inf, -1, "", ""
-        self._board: list[tuple[str, ...]] = []  # cells of the best trials
+        self._looked, self._done, self._remark = -math.inf, -1, ""
+        self._shown: list[RenderableType] = []  # below the bar: a line on the tournament, and its best trials
 
     def progress(self, doing: str, share: float) -> None:
         """Set the description of the current step, and the share of the work that is done."""
@@ -52,27 +52,20 @@ class View:
             return
         self._looked, self._done, rate = now, len(trials), speed(status, now)
         failed = sum(trial.state == "failed" for trial in trials)
-        self._state = f"{len(trials)} of {status.plan.most_trials} trials" + (f", {failed} failed" if failed else "")
-        self._state += "" if math.isnan(rate) else f", {rate:,.0f} steps/s"
-        self._state += f" on {status.where}, {len(status.running)} busy"
-        best = enumerate(ranked(status.board.trials)[:TOP], start=1)
-        self._board = [_cells(rank, trial, status.plan.rounds) for rank, trial in best]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        yield self._bar
-        if not self._state:
-            return
-        yield Text(self._state, no_wrap=True, overflow="ellipsis")
+        state = f"{len(trials)} of {status.plan.most_trials} trials" + (f", {failed} failed" if failed else "")
+        state += "" if math.isnan(rate) else f", {rate:,.0f} steps/s"
+        state += f" on {status.where}, {len(status.running)} busy"
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for head in ("", "agent", "parent", "round", "score", "steps"):
             table.add_column(head, justify="left" if head in ("agent", "parent") else "right", no_wrap=True)
-        for cells in self._board[: max(console.size.height - 5, 1)]:
-            table.add_row(*map(Text, cells))
-        yield table
+        for rank, trial in enumerate(ranked(status.board.trials)[:TOP], start=1):
+            score = "failed" if trial.state == "failed" else ratio(trial.score, 3)
+            level = f"{trial.level}/{status.plan.rounds}"
+            table.add_row(*map(Text, (str(rank), trial.agent, trial.parent or "-", level, score, f"{trial.steps:,}")))
+        self._shown = [Text(state, no_wrap=True, overflow="ellipsis"), table]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self._bar
+        yield from self._shown
         if self._remark:
             yield Text(self._remark, style="yellow", no_wrap=True, overflow="ellipsis")
-
-
-def _cells(rank: int, trial: Trial, rounds: int) -> tuple[str, ...]:
-    score = "failed" if trial.state == "failed" else "n/a" if math.isnan(trial.score) else f"{trial.score:.3f}"
-    return str(rank), trial.agent, trial.parent or "-", f"{trial.level}/{rounds}", score, f"{trial.steps:,}"
