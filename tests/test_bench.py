@@ -14,7 +14,6 @@ import torch
 from made_commands import run
 
 from finpod.bench import backtests, locomotion, machine
-from finpod.bench.machine import Work, lines_of
 from finpod.envs.locomotion.specs import spec_of
 from finpod.synthetic import simulate_market
 
@@ -50,10 +49,9 @@ def test_d17_warm_up_is_left_out_the_device_has_finished_at_both_ends_and_all_ac
         events.append("call")
         clock(50.0 if len(events) <= machine.WARM_UP else 0.25)
 
-    timing = machine.measure(call, 1.0, torch.device("cpu"))
+    lines = machine.measured("env", call, 1.0, torch.device("cpu"), 4096, steps=5)
     assert events == ["call"] * machine.WARM_UP + ["wait"] + ["call"] * 4 + ["wait"]
-    assert timing == (4, 1.0 + 3.0), "what the device still had to do counts"
-    assert lines_of("env", Work(print, 5), *timing, 4096) == {
+    assert lines == {  # 1 s, and 3 s of what the device still had to do
         "env steps/s": 20_480,
         "env batch": "4,096 accounts x 20 steps in 4.000 s",
     }
@@ -127,10 +125,10 @@ def test_the_fastest_peer_counts_and_an_error_takes_the_place_of_a_figure(clock,
     def opened(spec, count, parallel):
         if parallel and broken:
             raise RuntimeError("no gymnasium here\nand much more")
-        yield Work(lambda: clock(taken[count]), 1)
+        yield lambda: clock(taken[count])
 
     monkeypatch.setattr(locomotion, "FEW", 2)
-    monkeypatch.setattr(locomotion, "gymnasium_work", opened)
+    monkeypatch.setattr(locomotion, "gymnasium_step", opened)
     broken = False
     lines = locomotion.beside_gymnasium(None, 4, 4.0, 48.0)
     rates = {name: rate for name, rate in lines.items() if isinstance(rate, float)}
@@ -159,11 +157,11 @@ def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tm
 
 @mujoco
 def test_a_peer_has_the_same_task_and_its_processes_end():
-    def step(parallel):
-        with locomotion.gymnasium_work(spec_of("ant"), 2, parallel) as work:
-            return work.call()[:2]
+    def stepped(parallel):
+        with locomotion.gymnasium_step(spec_of("ant"), 2, parallel) as step:
+            return step()[:2]
 
-    for one, other in zip(step(False), step(True), strict=True):
+    for one, other in zip(stepped(False), stepped(True), strict=True):
         np.testing.assert_array_equal(one, other)
     assert multiprocessing.active_children() == []
 
@@ -177,9 +175,9 @@ def test_a_peer_has_the_same_task_and_its_processes_end():
         ("hopper", ["pip install 'finpod[locomotion]'"]),
         ("env --device cuda", ["--device is 'cuda'"]),
         ("hopper --names 3", ["--names", "hopper"]),
-        ("hopper --envs 0", ["envs 0"]),
+        ("hopper --envs 0", ["--envs is 0"]),
         ("env --variant fast", ["--variant"]),
-        ("env --seconds nan", ["seconds nan"]),
+        ("env --seconds nan", ["--seconds is nan"]),
         ("hoper", ["'hoper'", "env compiled", "hopper, halfcheetah"]),
     ],
 )

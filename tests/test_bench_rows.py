@@ -37,6 +37,8 @@ def call(capsys, monkeypatch, tmp_path):
         ("skill sac", "'sac'"),
         ("skill apg -w 0.7", "'0.7'"),
         ("skill apg -w resampled -n 1", "give -r FILE"),
+        ("skill apg -n 0", "markets is 0"),
+        ("skill apg -n 1 -j 0", "jobs is 0"),
         ("skill -r no.parquet apg", "no.parquet"),
         ("skill -o taken informed", "File exists: 'taken'"),
         ("agents prices taken", "taken"),

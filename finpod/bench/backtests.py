@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,6 @@ from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
 """Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
-Measured = TypeVar("Measured")
 FEE_BPS = 10.0
 """Fee of finpod and of vectorbt."""
 
@@ -112,7 +111,7 @@ def made_weights(count: int, market: MarketData) -> Array:
     return weights
 
 
-def beside(peer: str, measure: Callable[[Any], Measured]) -> Measured | str:
+def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
     """Return the result of `measure` with output and warnings silenced, or its error as text, such as a missing package."""
     noise = io.StringIO()
     try:

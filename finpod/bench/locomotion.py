@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, chdir, contextmanager
 from functools import partial
 from itertools import cycle
@@ -16,11 +15,11 @@ import numpy as np
 import torch
 
 from finpod.bench.backtests import beside
-from finpod.bench.machine import Work, acting, circumstances, lines_of, measure, training
+from finpod.bench.machine import LEARNING, circumstances, learning_lines, measured
 from finpod.devices import pick_device, usable_cores
 from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
 from finpod.envs.locomotion.specs import Spec
-from finpod.errors import InputError
+from finpod.errors import require_number
 from finpod.locomotion import LocomotionTask
 from finpod.measures import Array
 from finpod.rl.ppo import PPO, PPOConfig
@@ -46,33 +45,29 @@ def run(
 
     Raises InputError for an unknown task or variant, invalid sizes, a missing device, and without MuJoCo.
     """
-    if envs < 1 or not 0 < seconds < math.inf:
-        raise InputError(f"envs {envs}, seconds {seconds}: envs must be at least 1 and seconds above 0")
+    require_number("envs", envs, 1, whole=True)
+    require_number("seconds", seconds, 1e-12)
     task_of_name, place = LocomotionTask(name=task, variant=variant), pick_device(device)
     spec = task_of_name.definition
 
     def environment() -> LocomotionEnv:
         return make_locomotion(task, envs, device=place, variant=variant)
 
-    def measured(name: str, work: Work) -> dict[str, Any]:
-        return lines_of(name, work, *measure(work.call, seconds, place), envs, "worlds")
-
     # one thread, as in training; MuJoCo may write a log into the current folder
     with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
         env = environment()
         env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(spec, envs)[0]))
-        lines = measured("physics", Work(env.physics.step, 1)) | measured("env", stepping(environment()))
-        lines |= {"env / gymnasium": "n/a: Gymnasium has no fast variant"} if variant == "fast" else {}
-        lines |= {} if variant == "fast" else beside_gymnasium(spec, envs, seconds, lines["env steps/s"])
-        lines |= measured("env with policy", acting(env := environment(), _learner(env, task_of_name)))
-        lines |= measured("train PPO", training(env := environment(), _learner(env, task_of_name)))
+        lines = measured("physics", env.physics.step, seconds, place, envs, of="worlds")
+        env, actions = environment(), cycle(torch.from_numpy(random_actions(spec, envs)).to(place))
+        lines |= measured("env", lambda: env.step(next(actions)), seconds, place, envs, of="worlds")
+        if variant == "fast":
+            lines["env / gymnasium"] = "n/a: Gymnasium has no fast variant"
+        else:
+            lines |= beside_gymnasium(spec, envs, seconds, lines["env steps/s"])
+        for name in LEARNING:
+            env = environment()
+            lines |= learning_lines(name, env, _learner(env, task_of_name), seconds, place, "worlds")
         return lines | _circumstances(spec, place)
-
-
-def stepping(env: LocomotionEnv) -> Work:
-    """Return the work of the environment under random actions, including observations, rewards and new episodes."""
-    actions = cycle(torch.from_numpy(random_actions(env.spec, env.num_envs)).to(env.device))
-    return Work(lambda: env.step(next(actions)), 1)
 
 
 def random_actions(spec: Spec, envs: int) -> Array:
@@ -91,20 +86,20 @@ def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[
     for kind, wanted in (("sync", FEW), ("sync", envs), ("async", cores), ("async", 2 * cores)):
         count = min(wanted, envs)
         name = f"gymnasium {kind} {count}"
-        measured = beside("gymnasium", partial(_gymnasium_lines, name, spec, count, kind == "async", seconds))
-        lines |= measured if isinstance(measured, dict) else {f"{name} steps/s": measured}
+        peer = beside("gymnasium", partial(_gymnasium_lines, name, spec, count, kind == "async", seconds))
+        lines |= peer if isinstance(peer, dict) else {f"{name} steps/s": peer}
     rates = [rate for rate in lines.values() if isinstance(rate, float)]
     return lines | {"env / gymnasium": own / max(rates) if rates else next(iter(lines.values()))}
 
 
 def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds: float, _: Any) -> dict[str, Any]:
-    with gymnasium_work(spec, count, parallel) as work:
-        return lines_of(name, work, *measure(work.call, seconds, torch.device("cpu")), count, "environments")
+    with gymnasium_step(spec, count, parallel) as step:
+        return measured(name, step, seconds, torch.device("cpu"), count, of="environments")
 
 
 @contextmanager
-def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[Work]:
-    """Yield the work of `count` environments of Gymnasium, in this process or in one process each."""
+def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[Callable[[], Any]]:
+    """Yield a function that makes a random step in `count` environments of Gymnasium, in this process or in one process each."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
@@ -112,13 +107,12 @@ def gymnasium_work(spec: Spec, count: int, parallel: bool = False) -> Iterator[W
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with ExitStack() as stack:
         with silent():  # spawned, because this process has threads; children keep their stderr
-            env: Any = (
-                AsyncVectorEnv(makers, context="spawn", **options) if parallel else SyncVectorEnv(makers, **options)
-            )
+            make: Any = partial(AsyncVectorEnv, context="spawn") if parallel else SyncVectorEnv
+            env = make(makers, **options)
             stack.callback(env.close, terminate=True)
             env.reset(seed=0)
         actions = cycle(random_actions(spec, count))
-        yield Work(lambda: env.step(next(actions)), 1)
+        yield lambda: env.step(next(actions))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,7 +17,7 @@ from finpod.devices import pick_device, usable_cores
 from finpod.envs.actions import TradingConfig
 from finpod.envs.locomotion import NAMES
 from finpod.envs.market_env import MarketEnv
-from finpod.errors import InputError, first_line
+from finpod.errors import InputError, first_line, require_number
 from finpod.features.panel import build_panel
 from finpod.files import versions
 from finpod.rl.policy import MarketPolicy, PolicySpec
@@ -32,19 +32,11 @@ GROUPS = 64
 """Number of start groups: accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
-ENVIRONMENT = ("env", "env compiled", "env with policy", "train PPO")
+LEARNING = ("env with policy", "train PPO")
+ENVIRONMENT = ("env", "env compiled", *LEARNING)
 """Names of the measurements of steps per second."""
 WARM_UP = 2
 """Number of warm-up calls. The first one compiles and allocates memory."""
-
-
-class Work(NamedTuple):
-    """A piece of work to measure."""
-
-    call: Callable[[], object]
-    """Function that does the work once."""
-    steps: int
-    """Number of steps of each account in one call."""
 
 
 def run(
@@ -59,10 +51,9 @@ def run(
     to build a large panel of features, and those of `finpod.bench.backtests`.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
-    if envs < 1 or names < 2 or not 0 < seconds < math.inf:
-        raise InputError(
-            f"envs {envs}, names {names}, seconds {seconds}: envs must be at least 1, names at least 2 and seconds above 0"
-        )
+    require_number("envs", envs, 1, whole=True)
+    require_number("names", names, 2, whole=True)
+    require_number("seconds", seconds, 1e-12)
     place = pick_device(device)
     config = TradingConfig(num_envs=envs, start_groups=math.gcd(envs, GROUPS))
     parts: dict[str, Callable[[], dict[str, Any]]] = {
@@ -72,7 +63,7 @@ def run(
         "bootstrap": partial(backtests.bootstrap_lines, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
+    chosen = [measured for name, measured in parts.items() if what is None or what in name]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
@@ -81,18 +72,22 @@ def run(
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
 
 
-def _selects(what: str | None, measurement: str) -> bool:
-    return what is None or what in measurement
+def measured(
+    name: str,
+    call: Callable[[], object],
+    seconds: float,
+    device: torch.device,
+    envs: int,
+    *,
+    steps: int = 1,
+    of: str = "accounts",
+) -> dict[str, Any]:
+    """Return two lines: steps per second of all environments, and the number of environments, steps and seconds.
 
-
-def measure(
-    call: Callable[[], object], seconds: float, device: torch.device, warm_up: int = WARM_UP
-) -> tuple[int, float]:
-    """Return the number of calls in about `seconds`, and the exact seconds, after `warm_up` calls that are not measured.
-
-    The device is synchronized before the clock is read.
+    One call makes `steps` steps in each of `envs` environments. Calls for about `seconds`, after `WARM_UP` calls that are not
+    measured. The device is synchronized before the clock is read.
     """
-    for _ in range(warm_up):
+    for _ in range(WARM_UP):
         call()
     _synchronise(device)
     start, calls = time.perf_counter(), 0
@@ -100,29 +95,24 @@ def measure(
         call()
         calls += 1
     _synchronise(device)
-    return calls, time.perf_counter() - start
-
-
-def lines_of(name: str, work: Work, calls: int, seconds: float, envs: int, of: str = "accounts") -> dict[str, Any]:
-    """Return two lines: steps per second, and the number of environments, steps and seconds."""
-    steps = calls * work.steps
+    taken, made = time.perf_counter() - start, calls * steps
     return {
-        f"{name} steps/s": steps * envs / seconds,
-        f"{name} batch": f"{envs:,} {of} x {steps:,} steps in {seconds:.3f} s",
+        f"{name} steps/s": made * envs / taken,
+        f"{name} batch": f"{envs:,} {of} x {made:,} steps in {taken:.3f} s",
     }
 
 
-def acting(env: Any, learner: Any) -> Work:
-    """Return the work of collecting one rollout with the policy, without an update."""
-    return Work(lambda: learner.collect(env), learner.config.num_steps)
+def learning_lines(
+    name: str, env: Any, learner: Any, seconds: float, device: torch.device, of: str = "accounts"
+) -> dict[str, Any]:
+    """Return the lines of a measurement in `LEARNING`: rollouts with the policy and, for "train PPO", the updates from them."""
 
+    def call() -> None:
+        rollout = learner.collect(env)
+        if name == "train PPO":
+            learner.update(rollout)
 
-def training(env: Any, learner: Any) -> Work:
-    """Return the work of collecting a rollout and updating the policy."""
-    return Work(lambda: learner.update(learner.collect(env)), learner.config.num_steps)
-
-
-WITH_POLICY: dict[str, Callable[[Any, Any], Work]] = {"env with policy": acting, "train PPO": training}
+    return measured(name, call, seconds, device, env.num_envs, steps=learner.config.num_steps, of=of)
 
 
 def _environment_lines(
@@ -131,16 +121,14 @@ def _environment_lines(
     market = simulate_market(names=names, days=DAYS)
     try:
         env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
-        if (act := WITH_POLICY.get(name)) is not None:
+        if name in LEARNING:
             panel = build_panel(market, fit=(0, DAYS), device=device)
             table = Table(panel.features, panel.member & panel.tradable)
             policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
             learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
-            work = act(env, learner)
-        else:
-            action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
-            work = Work(lambda: env.step(action), 1)
-        return lines_of(name, work, *measure(work.call, seconds, device), config.num_envs)
+            return learning_lines(name, env, learner, seconds, device)
+        action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
+        return measured(name, lambda: env.step(action), seconds, device, env.num_envs)
     except RuntimeError as error:  # of torch's compiler, usually for want of a C++ compiler
         if name != "env compiled":
             raise
@@ -150,9 +138,11 @@ def _environment_lines(
 def _panel_lines(device: torch.device) -> dict[str, Any]:
     """Return lines on the time from a market to the scaled tensor of its default features, including turbulence."""
     market = simulate_market(names=PANEL_NAMES, days=PANEL_DAYS)
-    _, seconds = measure(lambda: build_panel(market, fit=(0, PANEL_DAYS), device=device), 0.001, device, warm_up=0)
+    start = time.perf_counter()
+    build_panel(market, fit=(0, PANEL_DAYS), device=device)
+    _synchronise(device)
     return {
-        "panel seconds": seconds,
+        "panel seconds": time.perf_counter() - start,
         "panel batch": f"{PANEL_NAMES} assets x {PANEL_DAYS:,} days, default features",
     }
 
@@ -167,17 +157,15 @@ def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *
     return {
         **task,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "hardware": f"{processor()}, {usable_cores()} cores",
+        "hardware": hardware(),
         "threads": threads,
         "versions": ", ".join(" ".join(pair) for pair in versions("finpod", *packages, "python").items()),
     }
 
 
-def processor() -> str:
-    """Return the name of the CPU."""
+def hardware() -> str:
+    """Return the name of the CPU, and the number of cores that the process may use."""
     about = Path("/proc/cpuinfo")
-    if about.exists():
-        for line in about.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "unknown processor"
+    lines = about.read_text(encoding="utf-8", errors="replace").splitlines() if about.exists() else []
+    known = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{known or platform.processor() or platform.machine() or 'unknown processor'}, {usable_cores()} cores"

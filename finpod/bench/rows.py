@@ -19,9 +19,8 @@ import torch
 import typer
 from typer.main import get_command
 
-from finpod.bench.machine import processor
-from finpod.devices import usable_cores
-from finpod.errors import FinpodError
+from finpod.bench.machine import hardware
+from finpod.errors import FinpodError, require_number
 from finpod.files import to_json, versions, write_text
 from finpod.rl import LEARNERS
 from finpod.rl.policy import Policy
@@ -37,6 +36,7 @@ def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], 
 
     `makers` maps the name of a row to the function that computes it; with several processes it must be picklable.
     """
+    require_number("jobs", jobs, 1, whole=True)
     folder.mkdir(parents=True, exist_ok=True)
     files = {folder / f"{name}.json": make for name, make in makers.items()}
     missing = [(file, make) for file, make in files.items() if not file.exists()]
@@ -53,8 +53,7 @@ def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], 
 def _keep(file: Path, make: Callable[[], dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     packages = versions("finpod", "gymnasium", "mujoco", "numpy", "torch")
-    circumstances = {"hardware": f"{processor()}, {usable_cores()} cores", "versions": packages}
-    write_text(file, to_json(make() | circumstances))
+    write_text(file, to_json(make() | {"hardware": hardware(), "versions": packages}))
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:

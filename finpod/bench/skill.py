@@ -24,7 +24,7 @@ from scipy.stats import binomtest
 
 from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.devices import usable_cores
-from finpod.errors import InputError, require_choice
+from finpod.errors import InputError, require_choice, require_number
 from finpod.evidence.skill import Code, verdict_of
 from finpod.market.data import MarketData
 from finpod.market.load import load_market
@@ -162,7 +162,8 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
 def cells(
     rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
 ) -> list[Cell]:
-    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or world."""
+    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or world, and for no markets."""
+    require_number("markets", 1 if markets is None else markets, 1, whole=True)
     for rule in rules:
         require_choice("rule", rule, RULES)
     for world in worlds or ():
@@ -242,16 +243,16 @@ def main(
         list[str] | None, typer.Option("-w", help="Kind of market, may be repeated; by default all.")
     ] = None,
     markets: Annotated[
-        int | None, typer.Option("-n", min=1, help=f"Number of markets of each kind; by default {MARKETS}.")
+        int | None, typer.Option("-n", help="Markets of each kind; by default 200 without and 100 with a signal.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option("-j", min=1, help="Processes; by default one for each core.")] = None,
+    jobs: Annotated[int | None, typer.Option("-j", help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
     """Compute the rows that the folder lacks, and print each table that is not empty."""
     wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)
-    rows = run(wanted, real, folder, jobs or usable_cores())
+    rows = run(wanted, real, folder, usable_cores() if jobs is None else jobs)
     print("\n\n".join(markdown(lines) for lines in (list(false_skill(rows)), list(power(rows))) if lines))
 
 

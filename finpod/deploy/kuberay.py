@@ -102,7 +102,9 @@ class Cluster:
                     raise InputError(f"{name} is {text[:80]!r}; give {hint}", argument=name)
         for name, least, most, _ in self.workers:
             if least > most:
-                raise InputError(f"{name} is {least}:{most}, the minimum above the maximum; give LEAST:MOST", argument=name)
+                raise InputError(
+                    f"{name} is {least}:{most}, the minimum above the maximum; give LEAST:MOST", argument=name
+                )
         object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
