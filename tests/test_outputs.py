@@ -1,6 +1,7 @@
 """The outputs of a run: the run is saved first, then its report."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from finpod.cli.outputs import name_of, plan_outputs, write_outputs
 from finpod.errors import InputError, ReportWarning
 from finpod.rules import EqualWeight
 
+STARTED = datetime(2024, 1, 2, tzinfo=UTC)
 SAVED, PAGE = Path("backtests/x"), Path("reports/x.html")
 
 
@@ -59,10 +61,10 @@ def test_outputs_that_stand_in_the_way_are_refused_before_the_work(monkeypatch):
 @pytest.mark.parametrize("earlier", [False, True])
 def test_g12_what_fails_leaves_the_run_and_what_was_there_before(work, result, monkeypatch, earlier):
     def write():
-        return write_outputs(result, plan_outputs("x", overwrite=earlier), {"again": True}, overwrite=earlier)
+        return write_outputs(result, plan_outputs("x", overwrite=earlier), "again", STARTED, overwrite=earlier)
 
     if earlier:
-        assert write_outputs(result, plan_outputs("x"), {}) == [SAVED, PAGE]
+        assert write_outputs(result, plan_outputs("x"), "first", STARTED) == [SAVED, PAGE]
     before, page = everything(work), PAGE.read_bytes() if earlier else None
     with monkeypatch.context() as patch:
         patch.setattr(type(result), "save", fail)
@@ -73,5 +75,5 @@ def test_g12_what_fails_leaves_the_run_and_what_was_there_before(work, result, m
         patch.setattr("finpod.report.pages.write_text", fail)
         with pytest.warns(ReportWarning, match=r"reports/x.html .*no ink.* backtests/x"):
             assert write() == [SAVED]
-    assert json.loads((SAVED / "run.json").read_text()) == {"again": True}
+    assert json.loads((SAVED / "run.json").read_text())["command"] == "again"
     assert (PAGE.read_bytes() if PAGE.exists() else None) == page

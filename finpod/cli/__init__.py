@@ -95,7 +95,9 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
             return UNREAD
         if debug:
             traceback.print_exc()
-        return console.show_error(error, _command(words))
+        text, code = console.explain(error, _command(words))
+        console.remark(f"error: {' '.join(text.split())}")
+        return code
     if code == INTERRUPTED:
         print("error: interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0

@@ -75,7 +75,7 @@ def backtest(
             progress=lambda doing, share: report(doing, 0.3 + share / 2),
         )
         report("writing", 0.9)
-        written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
+        written = outputs.write_outputs(result, places, context.obj, started, overwrite=overwrite)
     print(result.to_json(), end="") if as_json else print(f"{result}\n")
     console.show_paths(written, as_json)
 

@@ -75,8 +75,6 @@ def demo(overwrite: options.Overwrite = False) -> None:
         progress("backtest", 0.9)
         result = finpod.backtest(ensemble, market, start=TEST[0], end=TEST[1], costs=COSTS)
         progress("report", 0.93)
-        written = outputs.write_outputs(
-            result, places, outputs.describe_run("finpod demo", started), overwrite=overwrite
-        )
+        written = outputs.write_outputs(result, places, "finpod demo", started, overwrite=overwrite)
     print(f"Data: {market.title}; {market.manifest['membership']}; benchmark: {market.benchmark}")
     print(f"Device: {result.agent['device']}\n\n{result}\n\n{written[-1].resolve()}")

@@ -64,13 +64,6 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def show_error(error: BaseException, command: Any) -> int:
-    """Print an error of a command as one line on stderr and return the exit code."""
-    text, code = explain(error, command)
-    remark(f"error: {' '.join(text.split())}")
-    return code
-
-
 def explain(error: BaseException, command: Any) -> tuple[str, int]:
     """Return the text of an error and the exit code. Names of arguments become options of the command."""
     if isinstance(error, FinpodError):

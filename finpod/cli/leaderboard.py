@@ -7,7 +7,6 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,21 +43,16 @@ def leaderboard(
     as_json: options.AsJson = False,
 ) -> None:
     """Show the trials of a finished or unfinished run of finpod train, ranked by score, and the selection bias."""
-    from finpod.report.pages import write_page
-    from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
     from finpod.tournament.verify import verify_log
 
     with console.progress("reading"):
         history = read_history(place_of(run))
-        written, page = list[Path](), outputs.REPORTS / f"{outputs.plain_word(history.name)}-training.html"
         if report:
-            require_free_file(page, overwrite)
+            require_free_file(outputs.training_page(history.name), overwrite)
         for log in history.logs if verify else ():
             verify_log(log.where)
-        if report:
-            write = partial(write_page, partial(render_training_report, history))
-            written = outputs.write_page(page, write, overwrite=overwrite)
+        written = outputs.write_training_page(history, overwrite=overwrite) if report else []
     if as_json:
         console.show_json(facts(history))
     else:

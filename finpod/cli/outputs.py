@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from finpod.errors import FinpodError, InputError, ReportWarning, first_line
-from finpod.files import BACKTESTS, RESULT, require_free, require_free_file, versions
+from finpod.files import BACKTESTS, RESULT, require_free, require_free_file, versions, write_text
 
 if TYPE_CHECKING:
     from finpod.result import BacktestResult
+    from finpod.tournament.history import History
 
 REPORTS = Path("reports")
 """Folder of reports, relative to the current folder."""
@@ -61,16 +62,40 @@ def plain_word(name: str) -> str:
 
 
 def write_outputs(
-    result: BacktestResult, outputs: Outputs, run: dict[str, Any], *, overwrite: bool = False
+    result: BacktestResult, outputs: Outputs, command: str, started: datetime, *, overwrite: bool = False
 ) -> list[Path]:
     """Save the run, then write its report (see `write_page`), and return the paths that were written.
 
-    Raises InputError if the run cannot be saved; then there is no report either.
+    run.json has the command, its times and the versions of packages, which result.json leaves out. Raises InputError if the
+    run cannot be saved; then there is no report either.
     """
+    finished = datetime.now(UTC)
+    run = {
+        "command": command,
+        "started": f"{started.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "finished": f"{finished:%Y-%m-%dT%H:%M:%SZ}",
+        "seconds": round((finished - started).total_seconds(), 3),
+        "versions": versions("python", "finpod", "numpy", "pandas", "pyarrow", "torch"),
+    }
     saved = result.save(outputs.folder, overwrite=overwrite, run=run)
     if outputs.report is None:
         return [saved]
     return [saved, *write_page(outputs.report, result.report, saved=saved, overwrite=overwrite)]
+
+
+def training_page(name: str) -> Path:
+    """Return the page of a training, `reports/NAME-training.html`."""
+    return REPORTS / f"{plain_word(name)}-training.html"
+
+
+def write_training_page(history: History, *, saved: Path | None = None, overwrite: bool) -> list[Path]:
+    """Write the page of a training, as `write_page` does."""
+    from finpod.report.training import render_training_report
+
+    def write(page: Path) -> None:
+        write_text(page, render_training_report(history))
+
+    return write_page(training_page(history.name), write, saved=saved, overwrite=overwrite)
 
 
 def write_page(
@@ -90,15 +115,3 @@ def write_page(
         warnings.warn(f"{page} was not written ({reason}){kept}{earlier}", ReportWarning, stacklevel=2)
         return []
     return [page]
-
-
-def describe_run(command: str, started: datetime) -> dict[str, Any]:
-    """Return the content of run.json: the command, its time and its versions, which result.json leaves out."""
-    finished = datetime.now(UTC)
-    return {
-        "command": command,
-        "started": f"{started.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
-        "finished": f"{finished:%Y-%m-%dT%H:%M:%SZ}",
-        "seconds": round((finished - started).total_seconds(), 3),
-        "versions": versions("python", "finpod", "numpy", "pandas", "pyarrow", "torch"),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from finpod.cli import options
 from finpod.environments import STOCKS
 from finpod.envs.locomotion import NAMES
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 from finpod.trading.ledger import Costs
 
 if TYPE_CHECKING:
     from finpod.tournament.run_folder import Recorded
-    from finpod.tournament.setup import Plan
-    from finpod.workers.executor import Pods
 
 
 @dataclass(frozen=True)
@@ -100,6 +97,8 @@ OF_STOCKS = [*STOCKS_ONLY, "train", "validation", "features"]
 """Options that only stocks have."""
 NEEDED = ("train", "validation", "out")
 """Options that a new run on stocks requires; other tasks require only the last."""
+PASSED = ("learner", "agents", "rounds", "keep", "steps", "seed", "seeds", "device", "overwrite", "storage", "fork")
+"""Options that are arguments of `finpod.train`."""
 OF_PLACE = ("out", "storage", "tensorboard")
 """Options that a fork does not copy, because it writes to other folders."""
 
@@ -123,26 +122,37 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
         raise InputError(f"{spelled(idle[0])} is for stocks, but the task {task} has no market; leave it out")
 
 
-def checked(values: Mapping[str, Any], recorded: Recorded | None = None) -> tuple[Plan, Costs, Pods]:
-    """Return plan, costs and pods from the options. Settings without an option are taken from `recorded`, or are the defaults.
+def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
+    """Return the arguments of `finpod.train` except the market. Settings without an option are those of `recorded`, or defaults.
 
     Raises InputError for options that are invalid, without reading a file.
     """
     from finpod.tournament.setup import Plan, Stop
     from finpod.workers.executor import Pods
 
-    minutes = values["stop_minutes"]
-    if minutes is not None and not 0 < minutes < math.inf:
-        raise InputError(f"stop_minutes is {minutes}; give a positive number, or leave it out", argument="stop_minutes")
-    stop = Stop(**options.values_of(STOP, values), seconds=None if minutes is None else 60 * minutes)
-    base = recorded.plan if recorded else Plan()
+    seconds = None
+    if (minutes := values["stop_minutes"]) is not None:
+        require_number("stop_minutes", minutes, 1e-12)
+        seconds = 60 * minutes
     sizes = options.values_of(PLAN, values) | ({"steps": Plan.steps} if values["steps"] is None else {})
-    plan = replace(base, stop=stop, **sizes)
-    known = recorded.header["task"].get("trading", {}).get("costs", {}) if recorded else {}
-    costs = replace(Costs(**known), **options.values_of(options.COSTS, values))
-    where, count = options.values_of(PODS, values), values["pods"]
-    where["count"] = int(count) if count.isdecimal() else count
-    return plan, costs, Pods(**where | {"ray": where["ray"] or where["address"] is not None})
+    stop = Stop(**options.values_of(STOP, values), seconds=seconds)
+    pods, count = options.values_of(PODS, values), values["pods"]
+    pods |= {"ray": pods["ray"] or pods["address"] is not None, "count": int(count) if count.isdecimal() else count}
+    given = {name: values[name] for name in PASSED} | {"out": Path(values["out"]), "pods": Pods(**pods)}
+    given["plan"] = replace(recorded.plan if recorded else Plan(), stop=stop, **sizes)
+    task = recorded.header["task"] if recorded else {}
+    trading = dict(task.get("trading", {}))
+    costs = replace(Costs(**trading.pop("costs", {})), **options.values_of(options.COSTS, values))
+    if recorded:
+        given |= trading | {"config": recorded.config, "threads": task["threads"]}
+    if values["envs"] is not None:
+        given["num_envs"] = values["envs"]
+    if values["task"] in NAMES:
+        given["variant"] = values["variant"]
+    if values["task"] == STOCKS:
+        given |= {name: options.window(values[name], name) for name in ("train", "validation")}
+        given |= of_stocks(values, costs)
+    return given
 
 
 def of_stocks(values: Mapping[str, Any], costs: Costs) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +12,8 @@ from typer import Argument, Option
 
 from finpod.cli import console, options, outputs, settings
 from finpod.cli.leaderboard import TOP, show_trials
-from finpod.cli.settings import CAPS, PODS, TRADING, needed, refuse_others, spelled
+from finpod.cli.settings import PODS, needed, refuse_others, spelled
 from finpod.environments import STOCKS, TASKS
-from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError, require_choice
 from finpod.files import ENSEMBLE, TRAINED, require_free
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from finpod.figures import Kind
     from finpod.tournament.run_folder import Recorded
     from finpod.tournament.trained_run import TrainedRun
-    from finpod.trading.ledger import Costs
 
 FIGURES: dict[str, Kind] = {
     "excess": "percent",
@@ -56,23 +53,23 @@ def train(
     if idle and not (values["ray"] or values["address"] is not None):
         raise InputError(f"{spelled(idle[0])} needs --ray; add --ray, or leave it out")
     values, recorded, resume = _settled(values, typed)
-    out = Path(values["out"])
+    out, events = Path(values["out"]), values["tensorboard"]
     require_free(out, overwrite, ENSEMBLE if values["task"] == STOCKS else TRAINED)
     outputs.plain_word(out.resolve().name)
-    plan, costs, pods = settings.checked(values, recorded)
-    if not pods.gpus:
+    if events and events.absolute().is_relative_to(out.absolute()):
+        raise InputError(f"--tensorboard {events} is in --out {out}, which holds only the agents; give another folder")
+    given = settings.arguments(values, recorded) | {"resume": resume}
+    if not given["pods"].gpus:
         console.say_device(values["device"])
-    events: Path | None = values["tensorboard"]
-    metadata = {"tensorboard": str(events.absolute())} if events else {}
-    given = {name: values[name] for name in ("seeds", "device", "overwrite", "storage", "fork")}
-    given |= {"out": out, "resume": resume, "plan": plan, "pods": pods, "metadata": metadata}
-    given |= _arguments(values, recorded, costs)
+    given["metadata"] = {"tensorboard": str(events.absolute())} if events else {}
+    if values["task"] == STOCKS:
+        given["market"] = options.load(values, **values.get("load", {}))
     if check:
         if events:
             require_writer(events)
         with console.progress("features") as progress:
             finpod.train(values["task"], **given, progress=progress, check=True)
-        facts = {"task": values["task"], "trials": plan.most_trials * values["seeds"], "output": str(out)}
+        facts = {"task": values["task"], "trials": given["plan"].most_trials * values["seeds"], "output": str(out)}
         console.show(facts | {"check": "nothing would fail"}, as_json)
         return
     # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
@@ -117,14 +114,11 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
     """Write the report of the training and print its figures."""
     from finpod.active import SMALL, near_baseline
     from finpod.figures import figure
-    from finpod.report.pages import write_page
-    from finpod.report.training import render_training_report
     from finpod.tournament.history import read_history
     from finpod.tournament.trained_run import TrainedRun
 
-    page, history = outputs.REPORTS / f"{trained.name}-training.html", read_history(out)
-    write = partial(write_page, partial(render_training_report, history))
-    written = outputs.write_page(page, write, saved=out, overwrite=True)
+    history = read_history(out)
+    written = outputs.write_training_page(history, saved=out, overwrite=True)
     if values["as_json"]:
         console.show_json({**trained.provenance, "path": str(out)})
         console.show_paths(written, as_json=True)
@@ -151,25 +145,3 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
     show_trials(history, TOP, f"finpod leaderboard {out} ")
     print()
     console.show_paths([out, *written], as_json=False)
-
-
-def _arguments(values: Mapping[str, Any], recorded: Recorded | None, costs: Costs) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` for task, market and learner. Loads the market.
-
-    Settings without an option are taken from the log of a resumed or forked run.
-    """
-    arguments = {name: values[name] for name in ("learner", "agents", "rounds", "keep", "steps", "seed")}
-    if recorded is not None:
-        known = {*(field.name for field in (TRADING | CAPS).values()), "costs"}
-        task = recorded.header["task"]
-        arguments |= {name: value for name, value in task.get("trading", {}).items() if name not in known}
-        arguments |= {"config": recorded.config, "threads": task["threads"]}
-    if values["envs"] is not None:
-        arguments["num_envs"] = values["envs"]
-    if values["task"] in NAMES:
-        return arguments | {"variant": values["variant"]}
-    if values["task"] != STOCKS:
-        return arguments
-    windows = {name: options.window(values[name], name) for name in ("train", "validation")}
-    market = options.load(values, **values.get("load", {}))
-    return arguments | windows | {"market": market, **settings.of_stocks(values, costs)}

@@ -93,7 +93,7 @@ def walkforward(
             **windows,
             **training,
         )
-        written = outputs.write_outputs(result, places, outputs.describe_run(context.obj, started), overwrite=overwrite)
+        written = outputs.write_outputs(result, places, context.obj, started, overwrite=overwrite)
     if as_json:
         print(result.to_json(), end="")
     else:
