@@ -13,7 +13,7 @@ from finpod.report import training_charts
 from finpod.report.pages import duration
 from finpod.report.svg import draw
 from finpod.report.training import render_training_report
-from finpod.report.training_charts import CHARTS, Training, working_time
+from finpod.report.training_charts import CHARTS, Training, WorkingTime
 from finpod.storage import Store
 from finpod.tournament.history import History, read_history
 from finpod.tournament.leaderboard import Loss, Trial
@@ -132,7 +132,7 @@ def test_a_page_is_escaped_and_many_failures_are_cut(history):
 
 def test_time_at_work_leaves_out_pauses():
     times = [(0.0, 100.0), (50.0, 130.0), (231.0, 300.0), (5000.0, 5100.0)]
-    clock = working_time([Placement("a", 1, *each) for each in times[::-1]])
+    clock = WorkingTime([Placement("a", 1, *each) for each in times[::-1]])
     assert (clock.total, clock.moments.tolist()) == (400.0, [0.0, 300.0, 5000.0, 5100.0])
     moments, work = [-5.0, 0.0, 150.0, 300.0, 1000.0, 5000.0, 5050.0, 9999.0], [0, 0, 150, 300, 300, 300, 350, 400]
     assert clock.at(np.array(moments)).tolist() == work

@@ -160,9 +160,7 @@ def _months(result: BacktestResult) -> Shown | str:
 
     def paint(axes: Axes) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # of zipline, which is not needed, and of deprecated pandas calls in pyfolio
+            warnings.simplefilter("ignore")  # zipline is missing but not needed; pyfolio has deprecated pandas calls
             from pyfolio.plotting import plot_monthly_returns_dist
 
             days = pd.DatetimeIndex(periods.astype("datetime64[ns]")).tz_localize("UTC")

@@ -7,14 +7,7 @@ from typing import Any
 import pandas as pd
 
 from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison
-from finpod.backtesting.comparison_text import (
-    contrast,
-    figure_rows,
-    headings,
-    notes_of,
-    pairs_note,
-    selection,
-)
+from finpod.backtesting.comparison_text import contrast, figure_rows, headings, notes_of, pairs_note, selection
 from finpod.evidence.skill import Code, code_of
 from finpod.figures import percent
 from finpod.measures import drawdowns
@@ -85,10 +78,6 @@ def _warnings(comparison: Comparison) -> dict[str, Any]:
     return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 
 
-def _figures(comparison: Comparison) -> dict[str, Any]:
-    return {"headings": headings(comparison), "rows": figure_rows(comparison)}
-
-
 def _pairs(comparison: Comparison) -> dict[str, Any]:
     return {
         "contrasts": [contrast(pair) for pair in comparison.pairs],
@@ -112,7 +101,7 @@ LAYOUT = Layout(
     ),
     sections=(
         Section("performance", "Performance"),
-        Section("figures", "Figures", _figures),
+        Section("figures", "Figures", lambda it: {"headings": headings(it), "rows": figure_rows(it)}),
         Section("pairs", "Pairwise differences", _pairs),
         Section("provenance", "Provenance"),
         Section("definitions", "How the figures are defined"),

@@ -55,8 +55,7 @@ def members(result: BacktestResult) -> list[tuple[str, Table]]:
 
 def _records(value: Any) -> list[Mapping[str, Any]]:
     """Return the rows of a list of mappings; empty for any other value."""
-    is_table = isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value)
-    return list(value) if is_table else []
+    return list(value) if isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value) else []
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:

@@ -49,7 +49,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
         intervals = {over.get(name, ""): at[measure] for name, at in odds["intervals"].items() if measure in at}
         frame = pd.DataFrame(intervals, ["low", "estimate", "high"], dtype=float).T
         spans[measure] = list(zip(frame.index, frame.itertuples(), places(frame).itertuples(), strict=True))
-    has_answers = any(not math.isnan(_number(odds[key])) for key in PROBABILITIES)
+    has_answers = any(odds[key] is not None and not math.isnan(odds[key]) for key in PROBABILITIES)
     if not any(spans.values()) and not has_answers:
         return None
     return {
@@ -140,13 +140,8 @@ def _returns(result: BacktestResult) -> dict[str, Any]:
 
 def _trading(result: BacktestResult) -> dict[str, Any]:
     weights = result.weights.iloc[1:]
-    figures = {
-        "average": weights.mean(),
-        "final": weights.iloc[-1],
-        "largest": weights.max(),
-        "held": (weights > 0).sum(),
-    }
-    holdings = pd.DataFrame(figures)
+    averages = {"average": weights.mean(), "final": weights.iloc[-1], "largest": weights.max()}
+    holdings = pd.DataFrame(averages | {"held": (weights > 0).sum()})
     top = holdings[holdings["average"] > 0].nlargest(TOP_HOLDINGS, "average")
     fills = result.trades[result.trades["kind"] == "fill"]
     return {
@@ -165,13 +160,9 @@ def _spread(result: BacktestResult) -> dict[str, Any] | None:
     return {"members": tables, "spread_note": sentence(spread_note(result))} if tables else None
 
 
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
 def _last(value: float | None) -> float:
     """Return a sort key that puts undefined values last."""
-    return math.inf if math.isnan(known := _number(value)) else known
+    return math.inf if value is None or math.isnan(value) else float(value)
 
 
 LAYOUT = Layout(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,34 +30,26 @@ PAUSE = 600
 """Longest time in seconds without a working pod that still counts as working time."""
 
 
-class WorkingTime(NamedTuple):
-    """Wall time without long pauses, in which no pod worked. A run may be resumed days later."""
+class WorkingTime:
+    """Wall time of slices without pauses of more than `PAUSE` seconds, in which no pod worked. A run may be resumed days later."""
 
-    moments: Array  # [2 B] Unix times: start and end of each period of work
-    work: Array  # [2 B] seconds of work up to each of these times
-
-    @property
-    def total(self) -> float:
+    def __init__(self, places: Sequence[Placement]) -> None:
+        starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
+        reached = np.maximum.accumulate(ends)
+        pauses = np.flatnonzero(starts[1:] - reached[:-1] > PAUSE)
+        between = np.column_stack([reached[pauses], starts[pauses + 1]]).ravel()
+        self.moments = np.concatenate([starts[:1], between, reached[-1:]])
+        """[2 B] Unix times: start and end of each period of work."""
+        lengths = np.diff(self.moments, prepend=self.moments[0])
+        lengths[2::2] = 0.0
+        self.work = np.cumsum(lengths)
+        """[2 B] seconds of work up to each of these times."""
+        self.total = float(self.work[-1])
         """Seconds of work."""
-        return float(self.work[-1])
 
     def at(self, times: Array) -> Array:
         """Return the seconds of work up to Unix times [n]."""
         return np.interp(times, self.moments, self.work)
-
-
-def working_time(places: Sequence[Placement]) -> WorkingTime:
-    """Return the periods of work, with pauses of more than `PAUSE` seconds between them."""
-    if not places:
-        return WorkingTime(np.zeros(2), np.zeros(2))
-    starts, ends = np.array(sorted((place.started, place.ended) for place in places)).T
-    reached = np.maximum.accumulate(ends)
-    pauses = np.flatnonzero(starts[1:] - reached[:-1] > PAUSE)
-    between = np.column_stack([reached[pauses], starts[pauses + 1]]).ravel()
-    moments = np.concatenate([starts[:1], between, reached[-1:]])
-    lengths = np.diff(moments, prepend=moments[0])
-    lengths[2::2] = 0.0
-    return WorkingTime(moments, np.cumsum(lengths))
 
 
 class Training:
@@ -67,7 +59,7 @@ class Training:
         self.history, self.trials, self.ranked = history, history.trials, ranked(history.trials)
         self.order = [trial for trial in self.ranked if trial.state == "ended"]
         self.troubled = [trial for trial in self.trials if trial.state == "failed" or trial.lost]
-        self.clock = working_time([place for trial in self.trials for place in trial.places])
+        self.clock = WorkingTime([place for trial in self.trials for place in trial.places])
 
     @cached_property
     def luck(self) -> SelectionBias:
