@@ -1,6 +1,7 @@
 """The commands `python -m finpod.bench.NAME`: saved rows, tables and exit codes."""
 
 import sys
+from functools import partial
 from importlib import import_module
 from itertools import product
 
@@ -138,7 +139,7 @@ def test_all_cells_are_asked_for_and_those_of_the_first_seeds_come_first():
 def test_verdicts_come_into_the_tables(brief, tmp_path):
     real = save_snapshot(simulate_market(names=24, days=300, seed=5), tmp_path / "real")
     wanted = skill.cells(skill.RULES, str(real), markets=1)
-    made = skill.run(wanted, str(real), tmp_path / "rows", jobs=1)
+    made = rows.keep_rows(tmp_path / "rows", {cell.name: partial(skill.play, cell, str(real)) for cell in wanted})
     assert [(row["world"], row["rule"], row["seed"]) for row in made] == wanted
     assert all(np.isfinite([*row["interval"], row["ratio"]]).all() and row["tracking_error"] > 0 for row in made)
     assert (len(list(skill.false_skill(made))), len(list(skill.power(made)))) == (4, 12)
@@ -172,7 +173,8 @@ def test_rates_are_counted_beside_their_interval():
 @pytest.mark.slow
 def test_luck_is_called_skill_one_time_in_forty_and_skill_is_seen_as_often_as_it_should_be(shared):
     real = str(shared / "data" / "nasdaq100_daily.parquet")
-    made = skill.run(skill.cells(["apg", "informed"], real), real, skill.FOLDER, jobs=usable_cores())
+    wanted = {cell.name: partial(skill.play, cell, real) for cell in skill.cells(["apg", "informed"], real)}
+    made = rows.keep_rows(skill.FOLDER, wanted, jobs=usable_cores())
     false = [line["contains 2.5 %"] for line in skill.false_skill(made)]
     seen = [line["contains it"] for line in skill.power(made) if line["agent"] == "informed"]
     assert (false, seen) == (["yes"] * 2, ["yes"] * 4)

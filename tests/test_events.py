@@ -9,7 +9,6 @@ from contextlib import closing
 import pytest
 from made_logs import Invented, play
 
-from finpod.cli import events
 from finpod.cli.events import EventFiles
 from finpod.errors import InputError
 from finpod.storage import Store
@@ -73,7 +72,7 @@ def test_a_run_that_goes_on_writes_what_is_new_and_each_tournament_has_a_folder(
 
 
 def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, monkeypatch):
-    writer, said = events.require_writer(tmp_path), []
+    writer, said = EventFiles(tmp_path)._writer, []
     write = writer.write_event
 
     def full(self, event):

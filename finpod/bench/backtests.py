@@ -55,11 +55,12 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
         " strategies at once": STRATEGIES * bars / shortest(lambda: backtest(many, market, costs=costs), seconds),
     }
     peer = _vectorbt(market, one, seconds)
-    against = {"": "", " whole result": " whole result", " strategies at once": ""}
-    return {
-        **{f"backtest{name} bars/s": rate for name, rate in speeds.items()},
-        **{f"backtest vectorbt{name} bars/s": rate for name, rate in peer.items()},
-        **{f"backtest{name} / vectorbt": _over(speeds[name], peer[other]) for name, other in against.items()},
+    lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in speeds.items()}
+    lines |= {f"backtest vectorbt{name} bars/s": rate for name, rate in peer.items()}
+    for name, other in {"": "", " whole result": " whole result", " strategies at once": ""}.items():
+        rate = peer[other]  # or its error
+        lines[f"backtest{name} / vectorbt"] = speeds[name] / rate if isinstance(rate, float) else rate
+    return lines | {
         "backtest batch": f"{names} assets x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
     }
 
@@ -83,11 +84,6 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
             "report seconds": shortest(lambda: result.report(Path(folder) / "report.html"), seconds),
             "report batch": f"{DAYS:,} returns, {len(result.trades):,} trades; shortest of several",
         }
-
-
-def _over(own: float, peer: float | str) -> float | str:
-    """Return the ratio of two figures, or the other package's error if it has no figure."""
-    return own / peer if isinstance(peer, float) else peer
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:

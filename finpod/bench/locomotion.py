@@ -34,9 +34,9 @@ FEW = 8
 
 
 def run(
-    task: str, *, device: str = "cpu", envs: int = ENVS, seconds: float = 3.0, variant: str = "standard"
+    *, what: str, device: str = "cpu", envs: int = ENVS, seconds: float = 3.0, variant: str = "standard"
 ) -> dict[str, Any]:
-    """Return the speed on a locomotion task, one line per figure, with sizes, hardware and versions.
+    """Return the speed on the locomotion task `what`, one line per figure, with sizes, hardware and versions.
 
     Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each of these
     lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the environment with
@@ -47,11 +47,11 @@ def run(
     """
     require_number("envs", envs, 1, whole=True)
     require_number("seconds", seconds, 1e-12)
-    task_of_name, place = LocomotionTask(name=task, variant=variant), pick_device(device)
-    spec = task_of_name.definition
+    task, place = LocomotionTask(name=what, variant=variant), pick_device(device)
+    spec = task.definition
 
     def environment() -> LocomotionEnv:
-        return make_locomotion(task, envs, device=place, variant=variant)
+        return make_locomotion(what, envs, device=place, variant=variant)
 
     # one thread, as in training; MuJoCo may write a log into the current folder
     with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -66,7 +66,7 @@ def run(
             lines |= beside_gymnasium(spec, envs, seconds, lines["env steps/s"])
         for name in LEARNING:
             env = environment()
-            lines |= learning_lines(name, env, _learner(env, task_of_name), seconds, place, "worlds")
+            lines |= learning_lines(name, env, _learner(env, task), seconds, place, "worlds")
         return lines | _circumstances(spec, place)
 
 

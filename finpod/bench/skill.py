@@ -178,11 +178,6 @@ def cells(
     return sorted(wanted, key=lambda cell: cell.seed)
 
 
-def run(wanted: Sequence[Cell], real: str | None, folder: Path, jobs: int) -> list[dict[str, Any]]:
-    """Compute the missing rows in `jobs` processes; return all rows."""
-    return keep_rows(folder, {cell.name: partial(play, cell, real) for cell in wanted}, jobs)
-
-
 def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, dict[str, str]]:
     """Return the Wilson interval of the rate of markets called skilled, and the three cells that both tables have."""
     hits = sum(row["code"] == Code.MORE for row in group)
@@ -252,7 +247,8 @@ def main(
     wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)
-    rows = run(wanted, real, folder, usable_cores() if jobs is None else jobs)
+    makers = {cell.name: partial(play, cell, real) for cell in wanted}
+    rows = keep_rows(folder, makers, usable_cores() if jobs is None else jobs)
     print("\n\n".join(markdown(lines) for lines in (list(false_skill(rows)), list(power(rows))) if lines))
 
 

@@ -104,10 +104,7 @@ def audit(
         raise typer.Exit(2 if verdict.passed is None else 1)
 
 
-def report(
-    folder: Run,
-    overwrite: options.Overwrite = False,
-) -> None:
+def report(folder: Run, overwrite: options.Overwrite = False) -> None:
     """Write the HTML report of a saved run again, to reports/NAME.html."""
     import finpod
     from finpod.backtesting.result_io import run_folder
@@ -129,23 +126,18 @@ def compare(
 ) -> None:
     """Compare saved runs on their common days; write a report and print the figures."""
     import finpod
-    from finpod.backtesting.comparison import compare as compared
-    from finpod.backtesting.result_io import names_of, run_folder
+    from finpod.backtesting.result_io import run_folder
 
-    places = [run_folder(folder) for folder in folders]
-    whole = [place.resolve() for place in places]
-    if twice := next((place for place in whole if whole.count(place) > 1), None):
+    places = [run_folder(folder).resolve() for folder in folders]
+    if twice := next((place for place in places if places.count(place) > 1), None):
         raise InputError(f"{outputs.name_of(twice)} is given twice; give each run once")
-    target = None if no_report else outputs.REPORTS / f"{outputs.plain_word(name)}.html"
+    target = outputs.REPORTS / f"{outputs.plain_word(name)}.html"
+    if not no_report:
+        require_free_file(target, overwrite)
     with console.progress("comparing"):
-        results = [finpod.load_result(place) for place in places]
-        if target is not None:
-            require_free_file(target, overwrite)
-        found = compared(results, names=names_of(places))
-        written = list[Path]()
-        if target is not None:
-            title = "" if name == "compare" else name
-            written = outputs.write_page(target, partial(found.report, title=title), overwrite=overwrite)
+        found = finpod.compare(folders)
+        write = partial(found.report, title="" if name == "compare" else name)
+        written = [] if no_report else outputs.write_page(target, write, overwrite=overwrite)
     print(found.to_json(), end="") if as_json else print(f"{found}\n")
     console.show_paths(written, as_json)
 

@@ -37,18 +37,15 @@ def bench(
     """Measure the speed of training, backtests and reports on this machine, and of vectorbt and Gymnasium if installed."""
     from finpod.bench import locomotion, machine
 
-    of_task = what in NAMES
     settings = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
     sizes: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
-    idle = "names" if of_task else "variant"
+    run: Any = locomotion.run if what in NAMES else machine.run
+    idle = "names" if what in NAMES else "variant"
     if idle in sizes:
         raise InputError(f"{idle} has no effect on {what or 'stocks'}; leave it out", argument=idle)
     console.say_device(device)
     with console.progress("measuring"):
-        if of_task:
-            lines = locomotion.run(str(what), device=device, **sizes)
-        else:
-            lines = machine.run(what=what, device=device, **sizes)
+        lines = run(what=what, device=device, **sizes)
     console.show(lines, as_json)
 
 

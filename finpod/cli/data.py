@@ -110,11 +110,7 @@ def import_file(
 
 @app.command()
 @options.with_options(READING | FILES)
-def check(
-    market: Source = "sample",
-    as_json: options.AsJson = False,
-    **values: Any,
-) -> None:
+def check(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more of them."""
     from finpod.market.long_bars import repair_lines, suspicion_lines
 
@@ -133,11 +129,7 @@ def check(
 
 @app.command()
 @options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
-def show(
-    market: Source = "sample",
-    as_json: options.AsJson = False,
-    **values: Any,
-) -> None:
+def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Print the content of a market: sessions, columns, and for each asset its bars and days as a member."""
     loaded = options.load(values, options.market_path(market))
     if as_json:

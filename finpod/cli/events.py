@@ -22,18 +22,6 @@ def speed(status: Scheduler, now: float) -> float:
     return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
 
-def require_writer(folder: Path) -> Any:
-    """Return the class that writes event files. Raises InputError if tensorboardX is missing or the folder cannot be written."""
-    try:
-        from tensorboardX.event_file_writer import EventsWriter
-    except ImportError as error:
-        raise InputError(
-            "tensorboardX is not installed; pip install tensorboardX, or write no event files", argument="tensorboard"
-        ) from error
-    require_free_file(folder / "events", True)
-    return EventsWriter  # SummaryWriter's thread would wait for ever if the disk is full
-
-
 class EventFiles:
     """Writes event files into a folder. An instance can be the argument `watch` of `finpod.train`.
 
@@ -43,10 +31,18 @@ class EventFiles:
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
+        try:
+            from tensorboardX.event_file_writer import EventsWriter
+        except ImportError as error:
+            raise InputError(
+                "tensorboardX is not installed; pip install tensorboardX, or write no event files",
+                argument="tensorboard",
+            ) from error
         self._folder, self._say = Path(folder), say
+        require_free_file(self._folder / "events", True)
+        self._writer = EventsWriter  # SummaryWriter's thread would wait for ever if the disk is full
         self._board: Leaderboard | None = None
         self._file: Any = None
-        self._writer = require_writer(self._folder)
 
     def __call__(self, status: Scheduler, now: float | None = None) -> None:
         """Write the trials that ended since the last call; `now` is Unix time."""

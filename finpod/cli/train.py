@@ -45,7 +45,7 @@ def train(
 ) -> None:
     """Train agents and save the best. Stock agents are selected on validation days and form an ensemble for `finpod backtest`."""
     import finpod
-    from finpod.cli.events import require_writer
+    from finpod.cli.events import EventFiles
 
     values |= {"task": task, "overwrite": overwrite, "as_json": as_json}
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
@@ -66,7 +66,7 @@ def train(
         given["market"] = options.load(values, **values.get("load", {}))
     if check:
         if events:
-            require_writer(events)
+            EventFiles(events)  # raises if they cannot be written
         with console.progress("features") as progress:
             finpod.train(values["task"], **given, progress=progress, check=True)
         facts = {"task": values["task"], "trials": given["plan"].most_trials * values["seeds"], "output": str(out)}

@@ -115,13 +115,12 @@ class Cluster:
     def workers(self) -> list[tuple[str, int, int, int]]:
         """Groups of workers: the setting of their number, their minimum and maximum number, and GPUs of a pod."""
         cpu = "0:4" if self.cpu_workers is None and self.gpu_workers is None else self.cpu_workers
-        groups = (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus))
-        return [(name, *_whole(span), gpus) for name, span, gpus in groups if span]
-
-
-def _whole(span: str) -> tuple[int, int]:
-    least, _, most = span.partition(":")
-    return int(least), int(most)
+        groups = []
+        for name, span, gpus in (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus)):
+            if span is not None:
+                least, most = map(int, span.split(":"))
+                groups.append((name, least, most, gpus))
+        return groups
 
 
 def command_line(command: Sequence[str]) -> str:

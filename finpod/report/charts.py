@@ -111,11 +111,10 @@ def _random(result: BacktestResult) -> Shown | str | None:
     return Shown(alt, dates, [line], paint=paint, legend=("strategy", "random"))
 
 
-def _rolling(
-    result: BacktestResult, of: Callable[..., Array], write: Callable[[float], str], **options: Any
-) -> Shown | str:
+def _rolling(result: BacktestResult, of: Callable[..., Array], write: Callable[[float], str]) -> Shown | str:
     window = HALF_YEAR if len(result.returns) >= 2 * HALF_YEAR else HALF_YEAR // 2
-    options["periods_per_year"] = result.periods_per_year
+    options = {"periods_per_year": result.periods_per_year}
+    options |= {"risk_free": result.risk_free} if of is rolling_sharpe else {}
     lines = _lines(result, lambda curve: of(simple_returns(curve), window, **options))
     if not np.isfinite(lines[0].values).any():
         return "Undefined: there are too few returns, or all are equal."
@@ -186,13 +185,7 @@ CHARTS = (
     Spec("equity", "Value of the account (log scale)", _equity, "log", wide=True, height=3.2),
     Spec("drawdown", "Drawdown", _drawdown, wide=True, height=1.9, fill=True, limits=(None, 0)),
     Spec("relative", "Relative to equal weight", _relative, wide=True, height=1.9, zero="equal-weight"),
-    Spec(
-        "sharpe",
-        "Rolling Sharpe ratio",
-        lambda it: _rolling(it, rolling_sharpe, ratio, risk_free=it.risk_free),
-        "plain",
-        zero="muted",
-    ),
+    Spec("sharpe", "Rolling Sharpe ratio", lambda it: _rolling(it, rolling_sharpe, ratio), "plain", zero="muted"),
     Spec("volatility", "Rolling volatility", lambda it: _rolling(it, rolling_volatility, percent), zero="muted"),
     Spec("years", "Return by calendar year", _years, zero="muted"),
     Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
