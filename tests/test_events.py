@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 from made_logs import Invented, play
 
-from finpod.cli.events import EventFiles
+from finpod.cli.live import EventFiles
 from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament.setup import Plan

@@ -9,8 +9,7 @@ import pytest
 from made_logs import Invented, play
 from rich.console import Console
 
-from finpod.cli import console
-from finpod.cli.live import View
+from finpod.cli.live import View, watched
 from finpod.files import UNFINISHED
 from finpod.storage import Store
 from finpod.tournament.setup import Plan
@@ -117,7 +116,7 @@ def screen(text):
 def test_on_a_terminal_there_is_the_view_and_an_interruption_says_how_to_go_on(monkeypatch, tmp_path):
     out, terminal = tmp_path / "runs" / "cut", sit_at_a_terminal(monkeypatch)
     store = Store(out.with_name("cut" + UNFINISHED) / "seed-0")
-    with pytest.raises(KeyboardInterrupt), console.watched(None, out) as (_, watch):
+    with pytest.raises(KeyboardInterrupt), watched(None, out) as (_, watch):
         play(store, Plan(), Invented(lost=[1], die_after=4), lambda status: print("from a strategy") or watch(status))
     shown, _, after = terminal.getvalue().partition("\x1b[?25h")  # the cursor is back
     assert all(part in screen(shown) for part in (" trials", "from a strategy", "agent 0-1 was lost"))
@@ -129,14 +128,14 @@ def test_on_a_terminal_there_is_the_view_and_an_interruption_says_how_to_go_on(m
     assert screen(after).strip() == f"continue with: finpod train --resume {out}"
     for storage, told in ((None, ""), ("memory://runs/far", "--storage memory://runs/far")):
         terminal = sit_at_a_terminal(monkeypatch)
-        with pytest.raises(KeyboardInterrupt), console.watched(None, tmp_path / "far", storage):
+        with pytest.raises(KeyboardInterrupt), watched(None, tmp_path / "far", storage):
             raise KeyboardInterrupt
         assert (told in terminal.getvalue(), "resume" in terminal.getvalue()) == (True, storage is not None)
 
 
 def test_without_a_terminal_there_are_lines_and_event_files_beside_them(monkeypatch, tmp_path, capsys):
     pytest.importorskip("tensorboardX")
-    with console.watched(tmp_path / "events", tmp_path / "run") as (progress, watch):
+    with watched(tmp_path / "events", tmp_path / "run") as (progress, watch):
         print("from a strategy")
         progress("training", 0.0)
         play(Store(tmp_path / "run"), Plan(agents=4, rounds=1, steps=100), Invented(pods=1, lost=[1]), watch)
@@ -150,6 +149,6 @@ def test_without_a_terminal_there_are_lines_and_event_files_beside_them(monkeypa
     assert list((tmp_path / "events" / "seed-0").glob("events.out.tfevents.*"))
     terminal = sit_at_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    with console.watched(None, tmp_path) as (progress, _):
+    with watched(None, tmp_path) as (progress, _):
         progress("training", 0.5)
     assert terminal.getvalue() == "training (50%)\n"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from finpod.errors import EngineError, FinpodError, ReportWarning, did_you_mean
+from finpod.errors import FinpodError, ReportWarning, did_you_mean
 from finpod.figures import in_columns
-from finpod.files import UNFINISHED, Progress, to_json
+from finpod.files import Progress, to_json
 
 RENAMED = {"--hold": "--rebalance-every", "--alike": "--max-correlation", "--fresh": "--restart-rate"}
 """Old name of an option -> its new name."""
@@ -162,7 +162,7 @@ def progress(text: str) -> Iterator[Progress]:
     console = Console(stderr=True)
     with redirect_stdout(sys.stderr):
         if not console.is_terminal:
-            yield _lines()
+            yield lines()
             return
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
         with Progress(*columns, console=console, transient=True) as bar:
@@ -170,55 +170,8 @@ def progress(text: str) -> Iterator[Progress]:
             yield lambda doing, share: bar.update(task, description=doing, completed=share)
 
 
-@contextmanager
-def watched(
-    events: Path | None, run: Path, storage: str | None = None
-) -> Iterator[tuple[Progress, Callable[[Any], None]]]:
-    """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
-
-    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed instead. After an interruption, a
-    line names the command that resumes `run`, whose log is in `storage`. An EngineError is raised again with that command.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
-    from finpod.cli.events import EventFiles
-    from finpod.cli.live import View
-
-    terminal = Console(stderr=True)
-    view = View() if terminal.is_terminal and not terminal.is_dumb_terminal else None
-    try:
-        with ExitStack() as stack:
-            files = None if events is None else stack.enter_context(closing(EventFiles(events, remark)))
-            stack.enter_context(redirect_stdout(sys.stderr))
-            if view is not None:
-                stack.enter_context(Live(view, console=terminal, refresh_per_second=2, transient=True))
-
-            def watch(status: Any) -> None:
-                if status.remark:
-                    remark(status.remark)
-                if view is not None:
-                    view.watch(status)
-                if files is not None:
-                    files(status)
-
-            yield _lines() if view is None else view.progress, watch
-    except EngineError as error:
-        raise EngineError(error.what, f"continue with `finpod train --resume {_again(run, storage)}`") from error
-    except KeyboardInterrupt:
-        if storage or run.with_name(run.name + UNFINISHED).is_dir():
-            remark(f"continue with: finpod train --resume {_again(run, storage)}")
-        raise
-
-
-def _again(run: Path, storage: str | None) -> str:
-    """Return the value of --resume for a run, with the other options that it needs."""
-    if not storage:
-        return str(run)
-    return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"
-
-
-def _lines() -> Progress:
+def lines() -> Progress:
+    """Return a function that prints the current step on stderr at each tenth of the work."""
     passed = -1
 
     def report(doing: str, share: float) -> None:

@@ -45,7 +45,7 @@ def train(
 ) -> None:
     """Train agents and save the best. Stock agents are selected on validation days and form an ensemble for `finpod backtest`."""
     import finpod
-    from finpod.cli.events import EventFiles
+    from finpod.cli.live import EventFiles, watched
 
     values |= {"task": task, "overwrite": overwrite, "as_json": as_json}
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
@@ -74,7 +74,7 @@ def train(
         return
     # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with console.watched(events, out, values["storage"]) as (progress, watch):
+    with watched(events, out, values["storage"]) as (progress, watch):
         trained = finpod.train(values["task"], **given, progress=progress, watch=watch)
     _show(trained, values, out)
 
