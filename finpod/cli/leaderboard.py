@@ -7,7 +7,6 @@ import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from finpod.tournament.history import History
     from finpod.tournament.leaderboard import Trial
 
-STRATEGIES = Path("strategies")
-"""Folder of trained runs, relative to the current folder."""
 SHOWN = ("excess", "information_ratio", "sharpe")
 """Metrics of stock agents that are printed next to the score."""
 TOP = 20
@@ -47,7 +44,7 @@ def leaderboard(
     from finpod.tournament.verify import verify_log
 
     with console.progress("reading"):
-        history = read_history(place_of(run))
+        history = read_history(run)
         if report:
             require_free_file(outputs.training_page(history.name), overwrite)
         for log in history.logs if verify else ():
@@ -189,11 +186,3 @@ def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> li
         }
         for rank, trial in enumerate(shown, start=1)
     ]
-
-
-def place_of(run: str) -> str:
-    """Return the path of a run. A name without a slash means the run in strategies/, if there is one."""
-    path, saved = Path(run), STRATEGIES / run
-    bare = "://" not in run and path.name == run and run not in ("", ".", "..")
-    inside = any(place.exists() for place in (saved, saved.with_name(saved.name + UNFINISHED))) if bare else False
-    return str(saved) if inside else run

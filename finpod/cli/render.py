@@ -9,7 +9,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from finpod.cli import console, options, outputs
-from finpod.cli.leaderboard import place_of
 from finpod.envs.locomotion import NAMES
 from finpod.errors import InputError, require_number
 from finpod.files import TRAINED, require_free_file, write_bytes
@@ -31,9 +30,9 @@ def render(
     from finpod.tournament.trained_run import TrainedRun
 
     require_number("seconds", seconds, 1e-12)
-    place = Path(place_of(name))
-    if not (place / TRAINED).is_file():
-        raise InputError(f"{place} is not a finished run of a locomotion task; give a folder that finpod train wrote")
+    place = next((place for place in (Path(name), Path("strategies") / name) if (place / TRAINED).is_file()), None)
+    if place is None:
+        raise InputError(f"{name} is not a finished run of a locomotion task; give a folder that finpod train wrote")
     run = TrainedRun(place)
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
     require_gif(target)
