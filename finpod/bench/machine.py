@@ -32,7 +32,8 @@ GROUPS = 64
 """Number of start groups: accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
-LEARNING = ("env with policy", "train PPO")
+LEARNING = {"env with policy": False, "train PPO": True}
+"""Measurement of steps with a policy -> True if the policy is also updated."""
 ENVIRONMENT = ("env", "env compiled", *LEARNING)
 """Names of the measurements of steps per second."""
 WARM_UP = 2
@@ -63,13 +64,17 @@ def run(
         "bootstrap": partial(backtests.bootstrap_lines, seconds),
         "report": partial(backtests.report_lines, names, seconds),
     }
-    chosen = [measured for name, measured in parts.items() if what is None or what in name]
+    chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
     task = {"task": f"{title}, {config.groups} start groups"}
     return lines | circumstances(task, place, str(torch.get_num_threads()), "torch")
+
+
+def _selects(what: str | None, measurement: str) -> bool:
+    return what is None or what in measurement
 
 
 def measured(
@@ -105,11 +110,11 @@ def measured(
 def learning_lines(
     name: str, env: Any, learner: Any, seconds: float, device: torch.device, of: str = "accounts"
 ) -> dict[str, Any]:
-    """Return the lines of a measurement in `LEARNING`: rollouts with the policy and, for "train PPO", the updates from them."""
+    """Return the lines of a measurement in `LEARNING`."""
 
     def call() -> None:
         rollout = learner.collect(env)
-        if name == "train PPO":
+        if LEARNING[name]:
             learner.update(rollout)
 
     return measured(name, call, seconds, device, env.num_envs, steps=learner.config.num_steps, of=of)
@@ -121,7 +126,7 @@ def _environment_lines(
     market = simulate_market(names=names, days=DAYS)
     try:
         env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
-        if name in LEARNING:
+        if LEARNING.get(name) is not None:
             panel = build_panel(market, fit=(0, DAYS), device=device)
             table = Table(panel.features, panel.member & panel.tradable)
             policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
