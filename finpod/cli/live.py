@@ -142,7 +142,7 @@ class EventFiles:
         self._folder, self._say = Path(folder), say
         require_free_file(self._folder / "events", True)
         self._writer = EventsWriter  # SummaryWriter's thread would wait for ever if the disk is full
-        self._status: Scheduler | None = None
+        self._board: Leaderboard | None = None
         self._file: Any = None
 
     def __call__(self, status: Scheduler, now: float | None = None) -> None:
