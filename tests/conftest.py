@@ -67,9 +67,37 @@ def work(tmp_path, monkeypatch):
 
 @pytest.fixture
 def apart(tmp_path, monkeypatch):
-    """An empty folder as the current one: MuJoCo writes MUJOCO_LOG.TXT into it when it warns."""
+    """An empty folder as the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def market():
+    """A random market to train on; many files have another one of their own."""
+    from made_markets import random_market
+
+    return random_market(130, 6, gaps=0.02, seed=5)
+
+
+@pytest.fixture
+def slices(monkeypatch):
+    """The setup and the piece of every slice that is trained."""
+    from finpod.tournament import scheduler
+
+    noted, train = [], scheduler.run_slice
+    monkeypatch.setattr(scheduler, "run_slice", lambda *given: noted.append(given) or train(*given))
+    return noted
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory):
+    """A finished run of two seeds: six agents, three rounds, one pod lost and one agent failed in each."""
+    from made_logs import write_run
+
+    from finpod.tournament.history import read_history
+
+    return read_history(write_run(tmp_path_factory.mktemp("runs") / "six", seeds=2, agents=6, lost=[2], failed=[5]))
 
 
 @pytest.fixture(scope="session")

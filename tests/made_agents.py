@@ -107,7 +107,11 @@ def row_table(market: MarketData) -> Table:
     return Table(values, torch.tensor(np.array(market.has_bar & market.member)))
 
 
+def noise(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def actions(env, steps, seed=0):
     """Random actions [steps, W, A] of a locomotion task, within its action space."""
-    drawn = torch.rand(steps, env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.rand(steps, env.num_envs, env.num_actions, generator=noise(seed))
     return ((2 * drawn - 1) * env.spec.action_limit).to(env.device)

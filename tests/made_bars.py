@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-import pytest
+from made_errors import refused
 
 from finpod.errors import DataError
 from finpod.market.cleaning import build_market
@@ -27,12 +27,9 @@ def closes(bars):
 
 def refuses(call, *words, error=DataError, argument=None):
     """The call ends in one line that has the words, about the argument."""
-    with pytest.raises(error) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    assert argument in (None, caught.value.argument)
+    raised = refused("", call, error=error, about=argument or ...)
     for word in words:
-        assert word in str(caught.value)
+        assert word in str(raised)
 
 
 def one_name(close, **columns):

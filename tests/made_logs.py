@@ -10,7 +10,7 @@ from unittest.mock import patch
 from made_tournaments import FEATURES, Made, driver_of, made_up
 
 from finpod.storage import Store
-from finpod.tournament.leaderboard import Leaderboard
+from finpod.tournament.leaderboard import Leaderboard, Trial
 from finpod.tournament.log import NAME
 from finpod.tournament.scheduler import Watch
 from finpod.tournament.setup import Plan
@@ -77,6 +77,17 @@ def play(
     with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
         board: Leaderboard = driver_of(store, plan, engine, print, watch, UPDATE, **told).run()
     return board
+
+
+def trial(
+    number: int, score: float = 0.0, *, start: float = 0.0, pod: int = 1, level: int = 1, run: int = 0,
+    settings: Any = None, agent: str | None = None, **values: Any,
+) -> Trial:  # fmt: skip
+    """A trial that took ten seconds of its pod, from `start` seconds after the beginning on."""
+    made = {"agent_id": agent or f"{run}-{number}", "config": {}, **(settings or {})}
+    plain = {"agent_settings": made, "state": "ended", "steps": 100 * level, "start": 100 * (level - 1),
+             "places": (Placement("node", pod, BEGAN + start, BEGAN + start + 10),)}  # fmt: skip
+    return Trial(run=run, number=number, level=level, score=score, **{**plain, **values})
 
 
 def write_run(

@@ -4,10 +4,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from finpod.market.data import MarketData
 
 NAN = float("nan")
+
+
+def t(*numbers: float) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def make_market(close, *, start="2024-01-01", benchmark=None, **tables: Any) -> MarketData:

@@ -125,10 +125,7 @@ def made_intervals() -> skill.Intervals:
     }
     keys = ("sharpe", "cagr", "max_drawdown")
     return {
-        name: {
-            key: Interval(low=low, estimate=estimate, high=high, level=0.95)
-            for key, (low, estimate, high) in zip(keys, ends, strict=True)
-        }
+        name: {key: Interval(*span, level=0.95) for key, span in zip(keys, ends, strict=True)}
         for name, ends in spans.items()
     }
 

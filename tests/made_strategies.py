@@ -85,6 +85,15 @@ def does(rule, **attributes) -> Strategy:
     return type("Does", (Strategy,), {**decide, **attributes})()
 
 
+def constant(*weights, **attributes) -> Strategy:
+    return does(lambda view: np.array(weights, dtype=float), **attributes)
+
+
+def plan(*rows) -> Strategy:
+    """The weights of a table, one row a decision; None, and every decision after the last row, trades nothing."""
+    return does(lambda view: rows[view.step] if view.step < len(rows) else None)
+
+
 def strategy_of(weights, market) -> Strategy:
     """A strategy that decides the row of the weights [T, N] of the day that it sees."""
     row_of = {day: row for row, day in enumerate(market.dates)}

@@ -19,7 +19,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from finpod.errors import InputError
 from finpod.workers.executor import Completed, Failed, Placement
 
 HERE = Path(__file__).parent
@@ -226,12 +225,8 @@ def play(store: Any, plan: Any, engine: Any, say: Callable[[str], None] = lambda
 
 def lines(board: Any) -> list[str]:
     """What a board says, trial by trial, to the last digit."""
-    return [
-        json.dumps(
-            [one.to_record(), one.state, one.score, one.steps, one.metrics, one.returns.tolist()], sort_keys=True
-        )
-        for one in board.log
-    ]
+    told = ([one.to_record(), one.state, one.score, one.steps, one.metrics, one.returns.tolist()] for one in board.log)
+    return [json.dumps(trial, sort_keys=True) for trial in told]
 
 
 def records_of(log: Any) -> list[dict[str, Any]]:
@@ -255,14 +250,14 @@ def check_log(store: Any, board: Any) -> None:
     assert drawn == list(range(len(drawn))) == sorted(ended) == sorted(one.number for one in board.log)
 
 
-def refusal(call: Callable[..., Any], *arguments: Any, kind: type[Exception] = InputError, **named: Any) -> str:
-    """The one line of the error that a call ends in."""
-    import pytest
+def leaving(trials: int = 0) -> Callable[[Any], None]:
+    """A watch that interrupts training, as Ctrl-C does, once so many trials have ended."""
 
-    with pytest.raises(kind) as raised:
-        call(*arguments, **named)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+    def watch(status: Any) -> None:
+        if len(status.board.log) >= trials:
+            raise KeyboardInterrupt
+
+    return watch
 
 
 def names(folder: Path) -> list[str]:

@@ -15,14 +15,10 @@ from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, simulate
 
 
-@pytest.fixture(scope="module")
-def task():
+def test_an_untrained_agent_is_its_baseline():
     market = random_market(names=6, days=400)
     days = market.dates
-    return make_stock_task(market, (days[260], days[320]), (days[330], days[399]), trading_of(num_envs=4))
-
-
-def test_an_untrained_agent_is_its_baseline(task):
+    task = make_stock_task(market, (days[260], days[320]), (days[330], days[399]), trading_of(num_envs=4))
     score = task.score(task.policy(task.space().start, torch.Generator().manual_seed(0)))
     figures, count = score.metrics, len(score.returns)
     np.testing.assert_array_equal(score.returns, task.baseline())

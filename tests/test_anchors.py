@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 import torch
 from made_agents import VALIDATION, make_pod, make_setup, tiny_train, weights_of
+from made_errors import refused
 from made_markets import make_market, random_market
 from made_saved import SAVED
 
 import finpod
+from finpod import CheckpointError, InputError, MarketView
 from finpod.envs.actions import target_weights
-from finpod.errors import CheckpointError, InputError
-from finpod.strategy import MarketView
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.pod import Pod, judge
 from finpod.trading.anchors import anchor_of_view, anchor_weights, with_anchor
@@ -68,9 +68,7 @@ def test_bad_anchors_are_refused_by_name(market):
         ("dollar-volum", lambda: anchor_weights(build_execution(bare), "dollar-volum")),
         ("extra:", lambda: trading_of(anchor="extra:")),
     ):
-        with pytest.raises(InputError, match=f"'?{name}'?") as raised:
-            act()
-        assert raised.value.argument == "anchor"
+        refused(f"'?{name}'?", act, about="anchor")
 
 
 def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():
@@ -150,20 +148,13 @@ def test_an_anchor_that_is_not_of_this_market_or_no_numbers_is_refused(market):
     given, days = random_anchor(market), pd.DatetimeIndex(market.dates)
     frame = pd.DataFrame(given, days, list(market.tickers))
     np.testing.assert_array_equal(with_anchor(market, frame[frame.columns[::-1]])[0].extra["anchor"], frame)
+    shifted, renamed = days[:50].append(days[50:] + pd.Timedelta(days=1)), {market.tickers[2]: "other"}
     for wrong, told in (
-        (
-            frame.set_axis(days[:50].append(days[50:] + pd.Timedelta(days=1))),
-            rf"{days[50]:%Y-%m-%d} is only in the market, .*reindex\(index",
-        ),
+        (frame.set_axis(shifted), rf"{days[50]:%Y-%m-%d} is only in the market, .*reindex\(index"),
         (frame.reset_index(drop=True), "the index of the anchor"),
-        (
-            frame.rename(columns={market.tickers[2]: "other"}),
-            rf"{market.tickers[2]} is only in the market, not in the anchor; .*reindex\(columns",
-        ),
+        (frame.rename(columns=renamed), rf"{market.tickers[2]} is only in the market, .*reindex\(columns"),
         (frame.assign(other=0.0), "other is only in the anchor, not in the market; reindex"),
         (given[:-1], r"has shape \(109, 5\)"),
         (np.full(market.shape, object()), "not numbers"),
     ):
-        with pytest.raises(InputError, match=told) as raised:
-            with_anchor(market, wrong)
-        assert raised.value.argument == "anchor"
+        refused(told, with_anchor, market, wrong, about="anchor")

@@ -9,13 +9,12 @@ import torch
 from made_agents import tiny_train
 from made_markets import random_market
 
+from finpod import InputError, simulate_market
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.envs.step import Returns
-from finpod.errors import InputError
 from finpod.rl.apg import ADAM, APG, MOST_KEPT, PENALTIES, APGConfig, ScorerPolicy, ScorerSpec, objective_of
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Table
-from finpod.synthetic import simulate_market
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.leaderboard import Settings
 from finpod.tournament.pod import Pod

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from made_agents import tiny_train, weights_of
-from made_markets import random_market
+from made_markets import random_market, t
 from made_strategies import does
 from torch.testing import assert_close
 
@@ -15,10 +15,6 @@ from finpod.trading.execution import build_execution
 
 CLOSE = 1e-9
 CAPS = {"max_weight": 0.3, "max_turnover": 0.25}
-
-
-def t(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def random_weights(generator, rows, names, zeros=0.3):
@@ -72,8 +68,10 @@ def test_the_gradient_of_the_projection_equals_central_differences(caps):
 
 
 @pytest.mark.parametrize("fill", ["open", "close"])
-def test_environment_backtest_and_ready_weights_hold_the_same(fill):
-    market, whole = random_market(40), {"num_envs": 2, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0}
+@pytest.mark.parametrize("costs", [finpod.Costs(), finpod.Costs(impact=1.0)], ids=["fee", "impact"])
+def test_environment_backtest_and_ready_weights_hold_the_same(fill, costs):
+    market = random_market(40, volume=np.random.default_rng(7).lognormal(9, 1, (40, 5)))
+    whole = {"num_envs": 2, "hold": 1, "horizon": None, "random_start": False, "tilt": 8.0, "costs": costs}
     execution = build_execution(market, fill)
     plain, capped = (MarketEnv(execution, 0, 39, TradingConfig(**whole, **caps)) for caps in ({}, CAPS))
     generator, lag = torch.Generator().manual_seed(4), plain.execution.lag
@@ -87,7 +85,7 @@ def test_environment_backtest_and_ready_weights_hold_the_same(fill):
     wanted, equity = torch.stack(wanted, 1).numpy(), torch.stack(equity[:-1], 1).numpy()
     table = np.full((2, 40, 5), np.nan)
     table[:, : 39 - lag] = wanted
-    terms = {"fill": fill, "costs": finpod.Costs(), **CAPS}
+    terms = {"fill": fill, "costs": costs, **CAPS}
     together = finpod.backtest(table, market, **terms)
     for e in range(2):
         ready = finpod.backtest(table[e], market, **terms)

@@ -10,6 +10,7 @@ import time
 import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -69,7 +70,6 @@ class Nodes:
         self.cluster.remove_node(node, allow_graceful=False)
 
     def workers(self):
-        """Processes that work on any node."""
         found = []
         for one in family(list(self.raylets.values())).values():
             with suppress(psutil.Error):
@@ -82,11 +82,10 @@ class Nodes:
 def cluster_of(*cpus):
     """A cluster with nodes of so many CPUs; all its processes are gone afterwards."""
     others = list(family([os.getpid()]).values())  # this process and what other tests have started in it
-    before = {name: os.environ.get(name) for name in [*QUIET, "PYTHONPATH", "RAY_ADDRESS"]}
-    os.environ.update({**QUIET, "PYTHONPATH": str(Path(__file__).parent)})  # Ray reads it when it is imported
-    os.environ.pop("RAY_ADDRESS", None)
-    pytest.importorskip("ray")
-    with warnings.catch_warnings():
+    environment = {**QUIET, "PYTHONPATH": str(Path(__file__).parent)}  # Ray reads it when it is imported
+    with patch.dict(os.environ, environment), warnings.catch_warnings():
+        os.environ.pop("RAY_ADDRESS", None)
+        pytest.importorskip("ray")
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
@@ -101,8 +100,6 @@ def cluster_of(*cpus):
             nodes.look()
             cluster.shutdown()
             gc.collect()
-            for name, value in before.items():
-                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     nobody_left(nodes.seen)
 
 
@@ -115,7 +112,6 @@ def nobody_left(seen):
 
 
 def left(seen):
-    """Names of those that run."""
     names = []
     for one in seen.values():
         with suppress(psutil.NoSuchProcess):

@@ -10,7 +10,7 @@ from contextlib import chdir, suppress
 import numpy as np
 import pytest
 from made_commands import SIMULATED, run
-from made_tournaments import hash_of
+from made_tournaments import hash_of, leaving
 
 import finpod
 from finpod.market.load import save_snapshot
@@ -22,7 +22,6 @@ DAYS = {"train": ("2010-02-01", "2010-06-30"), "validation": ("2010-07-01", "201
 WINDOWS = " ".join(f"--{name} {':'.join(days)}" for name, days in DAYS.items())
 LINE = f"train stocks --market sim {WINDOWS} --out strategies/tiny"
 SIZE = "--agents 3 --rounds 2 --keep 2 --steps 32768 --features return_5 --device cpu --rebalance-every 2"
-CHECKPOINTS = "--checkpoint-steps 8192"
 RESUME = "train --resume strategies/tiny"
 
 
@@ -72,7 +71,7 @@ def test_a_cluster_that_ends_the_command_interrupts_it(work, whole, monkeypatch)
 
 def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends_on(work, leave, whole):
     leave(3)
-    assert run(LINE, SIZE, CHECKPOINTS).code == 130
+    assert run(LINE, SIZE, "--checkpoint-steps 8192").code == 130
     assert json.loads(run(RESUME, "--check --json").out)["trials"] == 6
     for line, told in (
         (f"{LINE} {SIZE} --check", "strategies/tiny.unfinished"),
@@ -96,15 +95,10 @@ OPTIONS = f"{WINDOWS} --out strategies/python --fee-bps 5"
 def python(folder, source, until=np.inf):
     """Train in a folder, interrupted after some trials; the market is loaded from a file or lies in memory."""
     save_snapshot(SIMULATED, folder / "data" / "sim")
-
-    def watch(status):
-        if len(status.board.log) >= until:
-            raise KeyboardInterrupt
-
     with chdir(folder), suppress(KeyboardInterrupt):
         finpod.train(
             market=finpod.load_market("data/sim") if source == "file" else SIMULATED, **DAYS, out="strategies/python",
-            agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2, watch=watch,
+            agents=3, rounds=2, keep=2, steps=8192, features=["return_5"], device="cpu", hold=2, watch=leaving(until),
             config=PPOConfig(gamma=0.9), costs=finpod.Costs(fee_bps=5.0, per_share=0.01), tilt=2.0, num_envs=64,
             plan=Plan(checkpoint_steps=2048, retries=1, restart_rate=0.5),
         )  # fmt: skip
@@ -152,14 +146,11 @@ def test_g18_market_and_options_are_held_against_the_log(work, killed):
 
 
 def test_g18_functions_are_no_part_of_a_log(work):
-    def stop(status):
-        raise KeyboardInterrupt
-
     def age(market):
         return np.arange(market.shape[0])[:, None] + np.zeros(market.shape[1])
 
     with pytest.raises(KeyboardInterrupt):
-        finpod.train(market=SIMULATED, **DAYS, out="strategies/own", features=["return_5", age], watch=stop)
+        finpod.train(market=SIMULATED, **DAYS, out="strategies/own", features=["return_5", age], watch=leaving())
     assert "own.unfinished uses the feature function age" in run("train --resume strategies/own --market sim").error
 
 

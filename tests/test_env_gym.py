@@ -1,7 +1,5 @@
 """The gymnasium environments of stocks, and `make_env`."""
 
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -131,8 +129,3 @@ def test_make_env_passes_everything_on(market):
 def test_what_make_env_refuses(market, task, settings, told):
     with pytest.raises(InputError, match=told):
         make_env(task, **{"market": market, **settings})
-
-
-def test_the_market_environment_needs_no_gymnasium():
-    code = "import sys; sys.modules['gymnasium'] = None; import finpod.devices; assert 'torch' not in sys.modules; "
-    subprocess.run([sys.executable, "-c", f"{code} import finpod.envs.market_env, finpod.tasks"], check=True)

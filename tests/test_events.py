@@ -7,10 +7,10 @@ from collections import defaultdict
 from contextlib import closing
 
 import pytest
+from made_errors import refused
 from made_logs import Invented, play
 
 from finpod.cli.live import EventFiles
-from finpod.errors import InputError
 from finpod.storage import Store
 from finpod.tournament.setup import Plan
 
@@ -90,9 +90,7 @@ def test_a_disk_that_is_full_ends_the_files_and_not_the_tournament(tmp_path, mon
 
 def test_what_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file is not a folder"):
-        EventFiles(tmp_path / "file" / "events")
+    refused("file is not a folder", EventFiles, tmp_path / "file" / "events")
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    with pytest.raises(InputError, match="pip install tensorboardX"):
-        EventFiles(tmp_path / "events")
+    refused("pip install tensorboardX", EventFiles, tmp_path / "events")
     assert not (tmp_path / "events").exists()

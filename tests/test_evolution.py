@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from made_agents import CONFIG, space_of
+from made_errors import refused
 from made_tournaments import FEATURES
 
 from finpod.errors import FinpodError
@@ -148,9 +149,6 @@ def test_fresh_agents_draw_every_setting_within_its_bounds():
         assert list(chosen) == [name for name in FEATURES if name in chosen]  # in the panel's order, once
         rest = replace(one.config, **{name: getattr(CONFIG, name) for name in PPO.bounds})
         assert rest == CONFIG  # as in the configuration
-
-
-def test_few_features_are_all_observed():
     few = evolver(space=replace(SPACE, subsets={"features": FEATURES[:2]}))
     assert few.fresh(1, np.random.default_rng(0)).task["features"] == FEATURES[:2]
 
@@ -233,18 +231,15 @@ def test_d10_scores_that_are_not_numbers_are_last():
 
 def test_d10_no_score_at_all_is_an_error():
     for board in (board_of(ended(0, NAN), ended(1, NAN)), Leaderboard()):
-        with pytest.raises(FinpodError, match="no agent has a validation score"):
-            board.best(1)
+        refused("no agent has a validation score", board.best, 1, error=FinpodError)
 
 
 def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
     board = board_of(ended(0, 2.0, "a"), ended(1, 1.0, "b"), ended(2, 1.5, "a", 2), ended(3, 1.8, "c", 2))
     assert [(one.agent, one.number) for one in board.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
     assert [(one.agent, one.number) for one in board.best(3, without={0})] == [("c", 3), ("a", 2), ("b", 1)]
-    with pytest.raises(FinpodError, match="restore"):
-        board.best(3, without=range(4))
-    with pytest.raises(FinpodError, match="trial 0 has ended"):
-        end(board, board.trials[0], 2.0)
+    refused("restore", board.best, 3, without=range(4), error=FinpodError)
+    refused("trial 0 has ended", end, board, board.trials[0], 2.0, error=FinpodError)
 
 
 def test_an_agent_that_is_the_same_bet_waits_until_nobody_else_is_left():

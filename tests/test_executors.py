@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+from made_errors import refused
 from made_tournaments import ray_of, wait_until
 
 from finpod.errors import CheckpointError, EngineError
@@ -80,7 +81,6 @@ RAISED = {
 
 
 def tries(context, piece):
-    """Fail or sleep as the piece says."""
     if piece in RAISED:
         raise RAISED[piece][0]
     if piece == "exit":
@@ -93,7 +93,6 @@ def tries(context, piece):
 
 
 def total(context, piece):
-    """Read all of the shared data."""
     time.sleep(0.2)  # so that every process has a piece
     assert not context["data"].flags.writeable
     return float(context["data"].sum()), os.getpid()
@@ -104,10 +103,7 @@ def restored(shared):
     return {"made": shared * 2, "pid": os.getpid(), "at": time.monotonic_ns()}
 
 
-# --- in this process
-
-
-# --- on Ray
+# --- in this process and on Ray
 
 
 def test_pieces_run_in_other_processes_that_restore_their_context_once(engine):
@@ -186,8 +182,7 @@ def test_a_query_without_an_answer_does_not_keep_the_executor(engine, monkeypatc
     pods, answer = RayExecutor(echo, None, Pods(ray=True)), threading.Event()
     monkeypatch.setattr(ray_executor, "SILENCE", 0.1)
     monkeypatch.setattr(pods._ray, "nodes", answer.wait)
-    with pytest.raises(EngineError, match="has not answered"):
-        pods.slots()
+    refused("has not answered", pods.slots, error=EngineError)
     gone = weakref.ref(pods)
     del pods
     gc.collect()
@@ -229,10 +224,9 @@ def ended():
 def test_g19_a_vital_process_that_has_ended_is_named_in_one_line(ended, process):
     engine = ended("log_monitor", process, nodes=lambda: time.sleep(5))
     for act in (engine.capacity, lambda: engine.wait(0.1), lambda: engine.start("key", None)):
-        with pytest.raises(EngineError) as raised:
-            act()
-        assert str(raised.value) == f"Ray on this machine has ended ({process} exited); continue with resume=True"
-        assert raised.value.argument == "resume"
+        raised = refused("", act, error=EngineError)
+        assert str(raised) == f"Ray on this machine has ended ({process} exited); continue with resume=True"
+        assert raised.argument == "resume"
     assert ended("log_monitor", "dashboard", "monitor")._alive() == []
     assert ended(process, alone=False)._alive() == []  # of a cluster that others have started
 
@@ -246,9 +240,8 @@ def test_g19_errors_of_ray_itself_are_told_in_one_line_and_others_are_raised(end
 
     engine = ended(alone=alone, nodes=fails)
     for act in (engine.slots, lambda: engine.wait(0.1)):
-        with pytest.raises(EngineError, match=r"^[^\n]*RaySystemError[^\n]*$") as raised:
-            act()
-        assert raised.value.__cause__ is failure
+        raised = refused(r"^[^\n]*RaySystemError[^\n]*$", act, error=EngineError)
+        assert raised.__cause__ is failure
     with pytest.raises(ZeroDivisionError):
         ended(nodes=lambda: 1 / 0).slots()
 

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from made_errors import refused
 from made_tournaments import names, wait_until
 
 from finpod.errors import InputError
@@ -31,12 +32,10 @@ def everything(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def refused(path, match, marker=None):
+def left_alone(path, match, marker=None):
     """Both before the work and when the folder is to be made, in one line, and nothing changes."""
     before = everything(path.parent)
-    with pytest.raises(InputError, match=match) as raised:
-        require_free(path, True, marker)
-    assert "\n" not in str(raised.value)
+    refused(match, require_free, path, True, marker)
     with pytest.raises(InputError, match=match), new_folder(path, overwrite=True) as fresh:
         write_text(fresh / (marker or "result.json"), "new")
     assert everything(path.parent) == before
@@ -52,10 +51,10 @@ def test_an_output_of_finpod_is_replaced(tmp_path):
 
 
 def test_what_is_not_finpods_is_left_alone(tmp_path):
-    refused(make(tmp_path / "photos", "a.jpg"), r"photos is not .*'a.jpg'")
-    refused(make(tmp_path / "first", "ensemble.json", "member-0.pt"), r"'ensemble.json'", "result.json")
+    left_alone(make(tmp_path / "photos", "a.jpg"), r"photos is not .*'a.jpg'")
+    left_alone(make(tmp_path / "first", "ensemble.json", "member-0.pt"), r"'ensemble.json'", "result.json")
     (tmp_path / "run").write_text("mine")
-    refused(tmp_path / "run", "run is not a folder")
+    left_alone(tmp_path / "run", "run is not a folder")
     assert (tmp_path / "run").read_text() == "mine"
 
 
@@ -75,8 +74,7 @@ def test_the_current_folder_and_those_above_it_are_refused(tmp_path, monkeypatch
 def test_without_leave_nothing_is_replaced(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for target in (make(tmp_path / "run", "result.json"), tmp_path / "link"):
-        with pytest.raises(InputError, match="exists already"):
-            require_free(target, False)
+        refused("exists already", require_free, target, False)
     late = tmp_path / "late"
     with pytest.raises(InputError, match="exists already"), new_folder(late):
         make(late, "made during the work")
@@ -106,9 +104,8 @@ def test_what_cannot_be_made_is_known_before_the_work(tmp_path, monkeypatch, nam
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     for require in (require_free, require_free_file):
-        with pytest.raises(InputError, match="cannot write") as raised:
-            require(Path(name), False)
-        assert len(str(raised.value)) < 400
+        raised = refused("cannot write", require, Path(name), False)
+        assert len(str(raised)) < 400
     assert everything(tmp_path) == ["file"]
 
 
@@ -116,15 +113,12 @@ def test_only_files_are_replaced_by_files(tmp_path):
     page = tmp_path / "page.html"
     require_free_file(page, False)
     page.write_text("old")
-    with pytest.raises(InputError, match="exists already"):
-        require_free_file(page, False)
+    refused("exists already", require_free_file, page, False)
     require_free_file(page, True)
     page.unlink()
     page.mkdir()
-    with pytest.raises(InputError, match=r"page\.html is a folder"):
-        require_free_file(page, True)
-    with pytest.raises(InputError, match="cannot write"):
-        write_text(page, "new")
+    refused(r"page\.html is a folder", require_free_file, page, True)
+    refused("cannot write", write_text, page, "new")
     assert everything(tmp_path) == ["page.html"]
 
 
@@ -207,8 +201,7 @@ def test_a_file_url_is_the_folder_itself_and_unknown_urls_are_refused_in_one_lin
     assert (tmp_path / "a b" / "x").read_bytes() == b"1"
     assert (tmp_path / "a b" / "x") == Store(tmp_path / "a b").folder / "x"
     for url in ("file://runs/one", "nosuch://bucket/run"):
-        with pytest.raises(InputError, match=f"{url}[^\n]*$"):
-            Store(url)
+        refused(f"{url}[^\n]*$", Store, url)
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_path, monkeypatch):
@@ -217,10 +210,8 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_pat
     store.append("log", b"line\n")
     monkeypatch.setattr("os.fsync", Mock(side_effect=FULL))
     monkeypatch.setattr(Path, "replace", Mock(side_effect=FULL))
-    with pytest.raises(InputError, match=r"agents/1\.pt: No space left on device"):
-        store.write("agents/1.pt", b"new")
-    with pytest.raises(InputError, match=r"log: No space left on device; free some space and resume"):
-        store.append("log", b"another\n")
+    refused(r"agents/1\.pt: No space left on device", store.write, "agents/1.pt", b"new")
+    refused(r"log: No space left on device; free some space and resume", store.append, "log", b"another\n")
     monkeypatch.undo()
     assert store.read("agents/1.pt") == b"old"
     assert store.read("log") == b"line\n"
@@ -235,8 +226,7 @@ def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tm
     calls = [(store.write, "a", b"x"), (store.append, "log", b"x"), (store.names,), (store.folders, "seed-"),
              (store.read, "log"), (store.remove_folder, "seed-0")]  # fmt: skip
     for call, *arguments in calls:
-        with pytest.raises(InputError, match=r"memory://.*No space left"):
-            call(*arguments)
+        refused(r"memory://.*No space left", call, *arguments)
     monkeypatch.undo()
     store.append("log", b"more\n")
     assert store.read("log") == b"line\nmore\n"  # what failed left no gap

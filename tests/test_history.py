@@ -5,32 +5,15 @@ import math
 import numpy as np
 import pytest
 from made_agents import tiny_train
-from made_logs import BEGAN, write_run
+from made_errors import refused
+from made_logs import BEGAN, trial, write_run
 from made_markets import random_market
 
-from finpod.errors import InputError
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
 from finpod.tournament.analysis import lineage, luck
 from finpod.tournament.history import read_history
-from finpod.tournament.leaderboard import Trial, ranked
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A finished run of two seeds: six agents, three rounds, one pod lost and one agent failed in each."""
-    return write_run(tmp_path_factory.mktemp("runs") / "six", seeds=2, agents=6, lost=[2], failed=[5])
-
-
-@pytest.fixture(scope="module")
-def history(folder):
-    return read_history(folder)
-
-
-def trial(number, score=0.0, run=0, agent=None, settings=None, **values):
-    """A trial that ended, unless told otherwise."""
-    made = {"agent_id": agent or f"{run}-{number}", "config": {}, **(settings or {})}
-    return Trial(run=run, number=number, score=score, agent_settings=made, **{"level": 1, "state": "ended", **values})
+from finpod.tournament.leaderboard import ranked
 
 
 def of(history, number, seed=0):
@@ -75,13 +58,10 @@ def test_a_folder_without_its_manifest_is_read_with_a_note(tmp_path):
 
 
 def test_what_is_no_run_is_named(tmp_path):
-    with pytest.raises(InputError, match="nowhere does not exist"):
-        read_history(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="has no log of a tournament"):
-        read_history(tmp_path)
+    refused("nowhere does not exist", read_history, tmp_path / "nowhere")
+    refused("has no log of a tournament", read_history, tmp_path)
     Store(tmp_path / "young.unfinished").write("seed-0/log.jsonl", b"")
-    with pytest.raises(InputError, match="has just begun"):
-        read_history(tmp_path / "young")
+    refused("has just begun", read_history, tmp_path / "young")
 
 
 def test_luck_is_that_of_as_many_draws():

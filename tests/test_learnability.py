@@ -7,9 +7,8 @@ import pytest
 from made_markets import make_market
 
 import finpod
+from finpod import Costs, simulate_market
 from finpod.rl.ppo import PPOConfig
-from finpod.synthetic import simulate_market
-from finpod.trading.ledger import Costs
 
 BUDGET = 120.0
 """Seconds of one CPU core that an agent may take to learn."""
@@ -56,7 +55,6 @@ def alternating(days, *, beside_another):
 
 
 def last_move(market):
-    """The return of the session."""
     return np.vstack([np.full((1, market.shape[1]), np.nan), market.close[1:] / market.close[:-1] - 1])
 
 

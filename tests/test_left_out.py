@@ -18,7 +18,6 @@ from finpod.report import sections, training
 from finpod.report.compare import render_comparison
 from finpod.report.svg import Chart
 from finpod.report.training import render_training_report
-from finpod.tournament.history import read_history
 
 PAGES = {"backtest": sections, "compare": compare_page, "training": training}
 """Page -> the module with its layout."""
@@ -34,9 +33,8 @@ def fail(*_arguments, **_options):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(history):
     """Functions that make each page, with every chart and section that it can have."""
-    history = read_history(write_run(tmp_path_factory.mktemp("runs") / "run", seeds=2, lost=[2], failed=[5]))
     runs = compare([make_result(seed=seed, days=60, names=5, strategy=f"strategy {seed}") for seed in range(2)])
     made = trained(days=60)
     agents = {"variants": made.variants, "agent": made.agent, "windows": made.windows, "trained_until": "2016-12-30"}

@@ -5,10 +5,10 @@ import pickle
 import sys
 
 import pytest
+from made_errors import refused
 
-from finpod.errors import FinpodError, InputError, StrategyError
+from finpod import FinpodError, InputError, Strategy, StrategyError
 from finpod.loading import load_features, load_strategy
-from finpod.strategy import Strategy
 
 GOOD = """
 import finpod
@@ -38,8 +38,7 @@ def test_a_file_with_several_needs_a_name(write):
         (f"{path}:Othr", "Othr; did you mean Other"),
         (f"{path}:Momentum", "Momentum; it defines Half, Other"),
     ):
-        with pytest.raises(StrategyError, match=message):
-            load_strategy(spec)
+        refused(message, load_strategy, spec, error=StrategyError)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +60,15 @@ def test_a_file_with_several_needs_a_name(write):
 )
 def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
     path = write(text)
-    with pytest.raises(FinpodError) as raised:
-        load_strategy(path)
-    assert isinstance(raised.value, InputError if "gone.csv" in message else StrategyError)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+    raised = refused("", load_strategy, path, error=FinpodError)
+    assert isinstance(raised, InputError if "gone.csv" in message else StrategyError)
+    assert message in str(raised)
 
 
 def test_loading_leaves_no_junk_and_what_is_loaded_can_be_copied_and_pickled(write, tmp_path):
     path_before, modules_before = list(sys.path), set(sys.modules)
     strategy = load_strategy(str(write(GOOD)))
-    with pytest.raises(StrategyError):
-        load_strategy(write("1 / 0", "broken.py"))
+    refused("", load_strategy, write("1 / 0", "broken.py"), error=StrategyError)
     assert sys.path == path_before
     assert [name.split("_")[:3] for name in set(sys.modules) - modules_before] == [["finpod", "strategy", "mine"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.py", "mine.py"]
@@ -86,10 +82,7 @@ def test_feature_functions_of_a_file(write, tmp_path):
         "def _helper(market):\n    return 1\n\ndef return_5(market):\n    return market.close\n\nother = mine\n"
     )
     assert [function.__name__ for function in load_features(path)] == ["mine"]
-    with pytest.raises(StrategyError, match="defines no feature function"):
-        load_features(write("x = 1\n"))
-    with pytest.raises(StrategyError, match="cannot be run: line 1: SystemExit"):
-        load_features(write("raise SystemExit(0)\n"))
+    refused("defines no feature function", load_features, write("x = 1\n"), error=StrategyError)
+    refused("cannot be run: line 1: SystemExit", load_features, write("raise SystemExit(0)\n"), error=StrategyError)
     for wrong in (tmp_path / "gone.py", tmp_path):
-        with pytest.raises(InputError, match="there is no Python file"):
-            load_features(wrong)
+        refused("there is no Python file", load_features, wrong)

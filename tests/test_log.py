@@ -4,9 +4,10 @@ import json
 import zlib
 
 import pytest
+from made_errors import refused
 from made_tournaments import UPDATE, Made, check_log, plan_of, play, records_of, shuffled
 
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import CheckpointError
 from finpod.storage import Store
 from finpod.tournament.log import NAME, TrialLog
 from finpod.tournament.verify import verify_log
@@ -66,10 +67,8 @@ def log(tmp_path):
 
 
 def refusal(store):
-    with pytest.raises(CheckpointError) as raised:
-        verify_log(f"{store.where}/{NAME}")
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+    raised = refused("", verify_log, f"{store.where}/{NAME}", error=CheckpointError)
+    return str(raised)
 
 
 # --- what a crash may do to it
@@ -115,16 +114,14 @@ def test_a_last_line_that_a_crash_cut_short_is_written_over(store, cut):
 def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt):
     damage(store, b"".join(hurt(written(store).splitlines(keepends=True))))
     before = store.read(NAME)
-    with pytest.raises(CheckpointError, match=f"line 2 of .*{NAME}"):
-        TrialLog(store)
+    refused(f"line 2 of .*{NAME}", TrialLog, store, error=CheckpointError)
     assert store.read(NAME) == before
 
 
 @pytest.mark.parametrize("record", [{"kind": "draw", "jobs": [{}]}, {"kind": "begin", "header": {"format": "other 9"}}])
 def test_a_foreign_log_is_named(store, record):
     store.append(NAME, line_of({"n": 0, **record}))
-    with pytest.raises(CheckpointError, match=f"line 1 of .*{NAME} is of another version"):
-        TrialLog(store)
+    refused(f"line 1 of .*{NAME} is of another version", TrialLog, store, error=CheckpointError)
 
 
 # --- what follows from it
@@ -205,5 +202,4 @@ def test_a_round_that_begins_too_early_is_named(tmp_path):
 
 def test_no_log_is_an_input_error(tmp_path):
     for path in (tmp_path / "log-0.jsonl", "memory://nowhere/log-0.jsonl"):
-        with pytest.raises(InputError, match=r"log-0\.jsonl"):
-            verify_log(path)
+        refused(r"log-0\.jsonl", verify_log, path)

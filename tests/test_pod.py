@@ -3,16 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import (
-    CONFIG,
-    STEPS_AN_UPDATE,
-    TRAIN,
-    VALIDATION,
-    make_setup,
-    settings,
-    train_slice,
-    validate,
-)
+from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_setup, settings, train_slice, validate
 from made_markets import random_market
 
 from finpod.rl.ppo import PPO
@@ -78,8 +69,9 @@ def test_a_copy_takes_over_what_was_learnt_and_starts_its_own_accounts(setup, do
     assert torch.equal(child.learner.generator.get_state(), Pod(setup, settings(seed=5)).learner.generator.get_state())
 
 
-def test_c25_validation_is_deterministic_and_leaves_the_agent_alone(setup, donor):
+def test_c25_d21_validation_is_deterministic_and_leaves_the_agent_and_its_statistics_alone(setup, donor):
     weights = trained_weights(donor)
+    assert donor.weights["summary.count"] == donor.steps
     (first, returns), (again, same) = validate(setup, donor), validate(setup, donor)
     assert first == again
     np.testing.assert_array_equal(returns, same)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import CONFIG, make_pod
+from made_agents import CONFIG, make_pod, noise
+from made_errors import refused
 from made_markets import random_market
 
-from finpod.errors import InputError
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import Rollout, collect, encode_rows, gae
@@ -190,10 +190,6 @@ def test_d16_memory_does_not_grow_over_rollouts():
     assert all(tensor.grad_fn is None for tensor in (pod.env.equity, *pod.env.account))
 
 
-def noise(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.fixture
 def numbers(task):
     """A function (E, seed) -> environment of the task in strategies/README.md; each step overwrites the tensors of the last."""
@@ -268,16 +264,14 @@ def test_what_an_environment_must_not_return_is_named(numbers, change, told):
     env, taken = numbers(6), []
     step = env.step
     env.step = lambda action: taken.append(1) or (step(action) if len(taken) <= 2 else change(step(action)))
-    with pytest.raises(InputError, match=told):
-        collect(env, learner_of().policy, None, 5, noise())
+    refused(told, collect, env, learner_of().policy, None, 5, noise())
 
 
 def test_a_row_is_required_where_there_is_a_table():
     pod = make_pod(random_market(120, 5, gaps=0))
     step = pod.env.step
     pod.env.step = lambda action: (taken := step(action))._replace(obs=Observation(taken.obs.state))
-    with pytest.raises(InputError, match="no row"):
-        pod.learner.collect(pod.env)
+    refused("no row", pod.learner.collect, pod.env)
 
 
 def test_rewards_are_scaled_by_the_spread_of_the_discounted_return(numbers):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from made_agents import STEPS_AN_UPDATE, make_setup, settings, tiny_train, train_slice
 from made_markets import random_market
-from made_tournaments import hash_of, lines, process, ray_of, records_of
+from made_tournaments import hash_of, leaving, lines, process, ray_of, records_of
 
 from finpod.tournament.setup import Plan, from_shared
 from finpod.tournament.verify import verify_log
@@ -86,11 +86,6 @@ def test_d13_what_pods_read_of_a_task_are_the_shared_arrays_themselves():
             assert getattr(vars(task)[part], key).data_ptr() == value.__array_interface__["data"][0]
 
 
-@pytest.fixture(scope="module")
-def market():
-    return random_market(130, 6, gaps=0.02, seed=5)
-
-
 def train(market, out, plan, pods=None, **changes):
     """Four agents in two rounds of two updates; the hash of the ensemble."""
     tiny_train(market, out, agents=4, seed=2, plan=plan, pods=pods, **changes)
@@ -110,13 +105,9 @@ def here(market, tmp_path_factory):
     "pods", [(None, Pods(ray=True, count=2)), (Pods(ray=True, count=2), None)], ids=["here", "ray"]
 )
 def test_d06_a_run_that_began_here_is_gone_on_with_on_ray_and_the_other_way_round(market, here, tmp_path, pods):
-    def leave(status):
-        if len(status.board.log) >= 3:
-            raise KeyboardInterrupt
-
     plan, out = Plan(checkpoint_steps=STEPS_AN_UPDATE), tmp_path / "tiny"
     with pytest.raises(KeyboardInterrupt):
-        train(market, out, plan, pods[0], watch=leave)
+        train(market, out, plan, pods[0], watch=leaving(3))
     assert train(market, out, plan, pods[1], resume=True) == hash_of(here)
     assert lines(verify_log(out / "log-2.jsonl")) == lines(verify_log(here / "log-2.jsonl"))
     places = [record["place"]["pid"] for record in records_of(out / "log-2.jsonl") if record["kind"] == "submit"]

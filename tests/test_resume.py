@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 from made_agents import CONFIG, STEPS_AN_UPDATE, VALIDATION, tiny_train
+from made_errors import refusal
 from made_markets import random_market
-from made_tournaments import content, hash_of, lines, names, process, refusal
+from made_tournaments import content, hash_of, leaving, lines, names, process
 
+from finpod import Costs, InputError
 from finpod.ensemble import load_ensemble
-from finpod.errors import InputError
 from finpod.tournament import run_folder, scheduler
 from finpod.tournament.run_folder import driven, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
-from finpod.trading.ledger import Costs
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
 ASYNC = replace(PLAN, mode="async")
@@ -40,11 +40,6 @@ tiny_train(random_market(130, 6, gaps=0.02, seed=5), out, agents=3, seed=7, stor
 """
 
 
-@pytest.fixture(scope="module")
-def market():
-    return random_market(130, 6, gaps=0.02, seed=5)
-
-
 def run(market, out, plan=PLAN, **changes):
     """Three agents in two rounds of two updates."""
     return tiny_train(market, out, **{"agents": 3, "seed": 7, "plan": plan, **changes})
@@ -52,13 +47,8 @@ def run(market, out, plan=PLAN, **changes):
 
 def interrupted(market, out, after=4, **changes):
     """The same, left alone after some trials; returns the folder of the unfinished run."""
-
-    def watch(status):
-        if len(status.board.log) >= after:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(market, out, watch=watch, **changes)
+        run(market, out, watch=leaving(after), **changes)
     return out.with_name(out.name + ".unfinished")
 
 
@@ -82,14 +72,6 @@ def out(half, tmp_path):
     """The output of an unfinished run that lies beside it."""
     shutil.copytree(half, tmp_path / "tiny.unfinished")
     return tmp_path / "tiny"
-
-
-@pytest.fixture
-def pieces(monkeypatch):
-    """The slices that are trained."""
-    noted, run_slice = [], scheduler.run_slice
-    monkeypatch.setattr(scheduler, "run_slice", lambda setup, piece: noted.append(piece) or run_slice(setup, piece))
-    return noted
 
 
 # --- killed and resumed
@@ -120,7 +102,7 @@ def test_d06_a_driver_that_is_killed_is_gone_on_with_and_ends_the_same(
     assert [name for name in names(tmp_path) if name != "place"] == ["tiny"]
 
 
-def test_several_seeds_go_on_where_they_were(market, tmp_path, pieces):
+def test_several_seeds_go_on_where_they_were(market, tmp_path, slices):
     run(market, tmp_path / "whole" / "tiny", seeds=2)
 
     def watch(status):
@@ -129,11 +111,11 @@ def test_several_seeds_go_on_where_they_were(market, tmp_path, pieces):
 
     with pytest.raises(KeyboardInterrupt):
         run(market, tmp_path / "tiny", seeds=2, watch=watch)
-    pieces.clear()
+    slices.clear()
     run(market, tmp_path / "tiny", seeds=2, resume=True)
     done = {(f"8-{i}", until) for i in (0, 1) for until in (STEPS_AN_UPDATE, 2 * STEPS_AN_UPDATE)}
-    assert not done & {(piece.settings.agent_id, piece.until) for piece in pieces}
-    assert {piece.settings.agent_id.split("-")[0] for piece in pieces} == {"8"}
+    assert not done & {(piece.settings.agent_id, piece.until) for _, piece in slices}
+    assert {piece.settings.agent_id.split("-")[0] for _, piece in slices} == {"8"}
     assert hash_of(tmp_path / "tiny") == hash_of(tmp_path / "whole" / "tiny")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from made_agents import Counter, row_table
+from made_agents import Counter, noise, row_table
 from made_markets import random_market
 
 from finpod.envs.market_env import MarketEnv, TradingConfig
@@ -20,10 +20,6 @@ def made(*, kind=Counter, fill="open", horizon=5):
     config = TradingConfig(num_envs=12, start_groups=3, hold=HOLD, horizon=horizon)
     env = MarketEnv(build_execution(MARKET, fill), 10, 55, config)
     return env, kind(PolicySpec(features=1)), row_table(MARKET)
-
-
-def noise(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def test_a_rollout_is_time_major_and_identifiable():

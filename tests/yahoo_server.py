@@ -20,7 +20,6 @@ CRUMB = "k3Xz.pL0dQa"
 
 
 def weekdays(first, last):
-    """ISO dates."""
     return [f"{day:%Y-%m-%d}" for day in pd.bdate_range(first, last)]
 
 
@@ -80,14 +79,9 @@ def meta(symbol, stamp, price, zone):
     offset = int(datetime(2024, 1, 1, tzinfo=ZoneInfo(zone)).utcoffset().total_seconds())
     period = {"timezone": zone, "start": stamp, "end": stamp + 23400, "gmtoffset": offset}
     words = {"currency": "USD", "symbol": symbol, "instrumentType": "EQUITY", "dataGranularity": "1d", "range": ""}
-    market = {
-        "regularMarketPrice": price,
-        "regularMarketTime": stamp,
-        "gmtoffset": offset,
-        "exchangeTimezoneName": zone,
-    }
+    market = {"regularMarketPrice": price, "regularMarketTime": stamp, "exchangeTimezoneName": zone}
     periods = {"currentTradingPeriod": {"pre": period, "regular": period, "post": period}, "validRanges": ["1d", "max"]}
-    return words | market | periods | {"priceHint": 2}
+    return words | market | periods | {"priceHint": 2, "gmtoffset": offset}
 
 
 class YahooServer(ThreadingHTTPServer):
