@@ -70,8 +70,6 @@ def test_files_that_are_read_can_look_ahead(files):
 
 
 class ReadWhenLoaded:
-    """Reads a file when it is unpickled."""
-
     def __init__(self, path):
         self.path = path
 

@@ -9,7 +9,6 @@ from numpy.testing import assert_array_equal
 from finpod.market.long_bars import SUSPICIONS, RepairLog, repair_lines, suspicion_lines
 
 CARRIED = "bars masked, the last price carried forward"
-SAME = "closes that stay the same to the end"
 DAYS = pd.bdate_range("2024-01-02", periods=100)
 rows = np.arange(100)
 THREE = ("AAA", "BBB", "CCC")
@@ -66,7 +65,7 @@ def test_g10_equal_closes_to_the_end_are_flagged_where_volumes_show_nothing(tail
     assert market.has_bar.all()
     assert repairs(market) == {}
     flagged = [("AAA", f"{DAYS[100 - tail]:%Y-%m-%d}")] if tail >= 9 and volume != "traded" else []
-    assert suspicions(market).get(SAME, []) == flagged
+    assert suspicions(market).get("closes that stay the same to the end", []) == flagged
 
 
 @pytest.mark.parametrize("prices", ["those of the last bar", "missing", "new highs"])
@@ -187,7 +186,6 @@ def test_real_changes_of_volume_are_left_alone(factor):
     assert alone(merger).manifest["repairs"] == []
 
 
-PARTED = "days on which close and adj_close diverge"
 ROWS = np.arange(500)
 NEAR_100 = 100.0 + ROWS % 2 / 100
 
@@ -208,7 +206,7 @@ def test_missing_sessions_are_those_within_the_life_of_an_asset():
 def test_large_distributions_are_those_beyond_the_usual(usual):
     step = np.where(ROWS == 300, 0.04, np.where(ROWS % 60 == 30, usual, 0.0))
     bars = one_name(NEAR_100, adj_close=NEAR_100 * np.exp(np.cumsum(step) - step.sum()))
-    assert suspicions(alone(bars)) == {PARTED: [("AAA", "2025-02-25")]}
+    assert suspicions(alone(bars)) == {"days on which close and adj_close diverge": [("AAA", "2025-02-25")]}
     listed = alone(bars.assign(dividend=np.where(step > 0, 100 * (1 - np.exp(-step)), 0.0)))
     assert listed.manifest["suspicions"] == listed.manifest["repairs"] == []
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from made_bars import DAYS, alone, built, frame, places, refuses, repairs
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod.errors import InputError
+from finpod import InputError, load_market
 from finpod.market.calendar import NEW_YORK, sessions_of
-from finpod.market.load import load_market
 from finpod.trading.execution import build_execution
 
 
@@ -133,13 +132,8 @@ def test_sessions_know_holidays_half_days_and_the_clock():
     assert [str(close)[11:16] for close in sessions.closes] == ["21:00", "21:00", "21:00", "18:00", "21:00"]
     assert [str(close)[11:16] for close in sessions.hours[:, 1]] == ["16:00", "16:00", "16:00", "13:00", "16:00"]
     assert sessions.offsets == {"-04:00", "-05:00"}
-    refuses(
-        lambda: sessions_of("XTKS", *days("1990-01-02", "1990-05-28")),
-        "XTKS",
-        "1990",
-        error=InputError,
-        argument="calendar",
-    )
+    early = days("1990-01-02", "1990-05-28")
+    refuses(lambda: sessions_of("XTKS", *early), "XTKS", "1990", error=InputError, argument="calendar")
 
 
 def test_a_row_on_a_holiday_is_dropped_and_its_split_falls_on_the_next_session():

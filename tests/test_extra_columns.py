@@ -94,21 +94,16 @@ HONEST = {
 }
 
 
-def compared(table, days=400):
-    return early_columns(scored(table).rows(0, days), 0, days - 1)
-
-
 @pytest.mark.parametrize("name", [*LEAKS, *HONEST])
 def test_columns_that_know_the_next_returns_are_found(name):
-    found = compared({**LEAKS, **HONEST}[name])
+    found = early_columns(scored({**LEAKS, **HONEST}[name]), 0, 399)
     assert [abs(finding.size) > finding.data["most"] >= 0.3 for finding in found] == [True] * (name in LEAKS)
 
 
-def test_g21_the_sentiment_example_runs_as_its_readme_says(tmp_path, monkeypatch):
-    (strategies := tmp_path / "strategies").mkdir()
+def test_g21_the_sentiment_example_runs_as_its_readme_says(apart):
+    (strategies := apart / "strategies").mkdir()
     for name in ("README.md", "sentiment.py", "sentiment.csv"):
         shutil.copy(Path(__file__).parents[1] / "strategies" / name, strategies)
-    monkeypatch.chdir(tmp_path)
     readme = (strategies / "README.md").read_text().splitlines()
     audit, backtest = [line.split()[1:] for line in readme if line.startswith("finpod ") and "sentiment.py" in line]
     audited, tested = run(*audit), run(*backtest, "--quick --no-report")

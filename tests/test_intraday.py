@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from made_bars import repairs, suspicions
 from made_markets import intraday_market
 
+from finpod import DataError, InputError, load_market
 from finpod.backtesting.engine import backtest
-from finpod.errors import DataError, InputError
 from finpod.features.panel import build_panel, compute
 from finpod.lookahead.perturbation import with_noise_after
-from finpod.market.load import load_market
 from finpod.rules import EqualWeight
 from finpod.trading.execution import build_execution
 from finpod.training import train

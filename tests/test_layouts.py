@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from made_bars import DAYS, closes, frame, refuses
 from numpy.testing import assert_array_equal
 
-from finpod.errors import DataError
+from finpod import DataError, load_market
 from finpod.market.columns import field_of
-from finpod.market.load import load_market
 from finpod.market.tidy import read_bars
 
 LONG = pd.DataFrame(
@@ -91,10 +90,7 @@ def test_tables_that_cannot_be_used(table, word):
     refuses(lambda: read_bars(table), word)
 
 
-ARROW = [pa.date32(), pa.timestamp("us", tz="America/New_York"), pa.string()]
-
-
-@pytest.mark.parametrize("kind", ARROW, ids=str)
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", tz="America/New_York"), pa.string()], ids=str)
 @pytest.mark.parametrize("index", [False, True])
 def test_g08_arrow_dtypes(tmp_path, kind, index):
     table = LONG.reset_index()

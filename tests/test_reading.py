@@ -10,9 +10,8 @@ import pytest
 from made_bars import DAYS, alone, closes, frame, places, refuses, repairs
 from numpy.testing import assert_array_equal
 
-from finpod.errors import InputError
+from finpod import InputError, load_market
 from finpod.market.calendar import sessions_of
-from finpod.market.load import load_market
 from finpod.market.long_bars import RepairLog
 from finpod.market.readers import read_table
 from finpod.market.tidy import read_bars, ticker_of

@@ -6,12 +6,9 @@ import pytest
 from made_bars import places, refuses, repairs, suspicions
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod import backtest, load_market
+from finpod import Costs, MarketData, Strategy, backtest, load_market
 from finpod.market.coverage import missing_during
-from finpod.market.data import MarketData
 from finpod.market.universe import read_members
-from finpod.strategy import Strategy
-from finpod.trading.ledger import Costs
 
 pytestmark = pytest.mark.shared
 
@@ -93,20 +90,14 @@ def test_volume_a_hundred_times_too_large(dirty, read):
 
 
 HALF = "bars brought to the scale of a split that was applied to a part"
-LACKING = "dividends put into the adjusted close"
+LACKING, ONCE = "dividends put into the adjusted close", "in adj_close once"
 
 
 @pytest.mark.parametrize(
     ("name", "calendar", "offset", "kind", "last"),
     [
         ("yahoo_bad_split", "XTKS", "UTC+09:00", HALF, ("X", "2023-03-28", "close", 20710.0, 4142.0)),
-        (
-            "yahoo_missing_dividend",
-            "XPAR",
-            "UTC+02:00",
-            LACKING,
-            ("X", "2023-06-02", "dividend", 0.7, "in adj_close once"),
-        ),
+        ("yahoo_missing_dividend", "XPAR", "UTC+02:00", LACKING, ("X", "2023-06-02", "dividend", 0.7, ONCE)),
     ],
 )
 def test_a_split_applied_to_half_of_the_history_and_a_missing_dividend(read, name, calendar, offset, kind, last):
@@ -190,8 +181,6 @@ def test_members_of_a_window_without_prices(market):
 
 
 class Keep(Strategy):
-    """Buys one stock once and never sells."""
-
     def __init__(self, ticker):
         self.ticker = ticker
 

@@ -6,9 +6,8 @@ import pytest
 from made_bars import places, refuses, repairs, suspicions
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod import load_market
+from finpod import DataError, InputError, load_market
 from finpod.cli import main
-from finpod.errors import DataError, InputError
 from finpod.market.renames import bundled_renames
 from finpod.market.universe import families
 
@@ -221,12 +220,11 @@ def test_g11_a_level_that_changes_across_a_gap_is_flagged(before, after, gap, fl
     assert NEW_LEVEL not in suspicions(market_of(table))  # a listed split explains the level
 
 
-def test_a_run_goes_on_with_the_renames_it_was_begun_with(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_goes_on_with_the_renames_it_was_begun_with(apart, capsys):
     renamed("OLD", "NEW").to_csv("bars.csv", index=False)
-    (tmp_path / "renames.csv").write_text("old,new\nOLD,NEW\n")
+    (apart / "renames.csv").write_text("old,new\nOLD,NEW\n")
     one = load_market("bars.csv", renames="renames.csv", **ALONE)
-    assert one.origin == {"path": str(tmp_path / "bars.csv"), "renames": str(tmp_path / "renames.csv"), **ALONE}
+    assert one.origin == {"path": str(apart / "bars.csv"), "renames": str(apart / "renames.csv"), **ALONE}
     assert load_market(**one.origin).content_hash == one.content_hash
     with pytest.raises(SystemExit, match="0"):
         main(["data", "check", "bars.csv", "--renames", "renames.csv", "--calendar", "none", "--benchmark", "none"])

@@ -1,29 +1,17 @@
 """Markets of a few rows: every command works on them or ends with an error of one line."""
 
-import numpy as np
 import pandas as pd
 import pytest
+from made_bars import frame
 from made_commands import run
 
 
-def bars(rows):
-    """Random bars of three assets and the benchmark on the first sessions of 2024."""
-    random = np.random.default_rng(0)
-    sessions = pd.bdate_range("2024-01-02", periods=rows + 1).drop("2024-01-15", errors="ignore")[:rows]
-    tables = []
-    for ticker in ("AAA", "BBB", "CCC", "QQQ"):
-        close = 100 * np.cumprod(1 + random.normal(0, 0.01, rows))
-        prices = {"open": close * 0.999, "high": close * 1.01, "low": close * 0.99, "close": close, "volume": 1000.0}
-        tables.append(pd.DataFrame({"date": sessions, "ticker": ticker, **prices}))
-    return pd.concat(tables)
-
-
 @pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path):
+def folder(apart):
     """A folder with `thirty.csv` and files of fewer rows."""
-    monkeypatch.chdir(tmp_path)
+    sessions = pd.bdate_range("2024-01-02", periods=31).drop("2024-01-15")
     for name, rows in (("one", 1), ("two", 2), ("thirty", 30)):
-        bars(rows).to_csv(f"{name}.csv", index=False)
+        frame(tickers=("AAA", "BBB", "CCC", "QQQ"), days=sessions[:rows]).to_csv(f"{name}.csv", index=False)
 
 
 def test_thirty_rows_are_reported_and_audited():

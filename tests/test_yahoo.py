@@ -12,6 +12,7 @@ import pytest
 import yahoo_server
 from made_bars import refuses, repairs
 from made_commands import ENVIRONMENT
+from made_errors import refused
 from made_tournaments import wait_until
 from yahoo_server import Listing, serving, weekdays
 
@@ -98,8 +99,7 @@ def test_b13_rate_limited_names_alone_are_asked_again_until_the_budget_ends():
         assert (asked.count("QQQ"), asked.count("DDD"), waits) == (1, 1, [3.0])
         assert (market.tickers, market.manifest["failed"]) == (("AAA", "BBB", "CCC", "DDD"), {})
         server.limited["CCC"] = 10**6
-        with pytest.raises(InputError, match=r"CCC .*rate limited: HTTP 429"):
-            fetched()
+        refused(r"CCC .*rate limited: HTTP 429", fetched)
         assert WAITS == [3.0, 6.0, 12.0]
         market, _ = fetched(allow_missing=True)
     assert market.manifest["missing"] == ["CCC"]
@@ -109,8 +109,7 @@ def test_b13_rate_limited_names_alone_are_asked_again_until_the_budget_ends():
 def test_b11_each_failure_has_its_reason_and_stops_a_fetch_of_a_list_unless_allowed():
     late = flat(weekdays("2024-04-01", "2024-04-05"))
     with serving(only("SICK", "WELL", LATE=late), broken={"SICK": 10**6, "WELL": 2}):
-        with pytest.raises(InputError, match="GONE"):
-            fetched(["LATE", "GONE"])
+        refused("GONE", fetched, ["LATE", "GONE"])
         market, waits = fetched(["GONE", "SICK", "WELL", "LATE"], allow_missing=True)
     assert market.tickers == ("WELL",)  # a 503 that yfinance would have repeated from its cache
     assert market.manifest["failed"] == {
@@ -143,8 +142,7 @@ def test_b26_the_bar_of_an_unfinished_session_is_left_out(calendar, zone):
         options = {"end": None, "calendar": calendar}
         early, _ = fetched(["AAA"], now=lambda: at[11], **options)
         late, _ = fetched(["AAA"], now=lambda: at[17], **options)
-        with pytest.raises(InputError, match="2024-03-28"):
-            fetched(["AAA"], start="2024-03-28", now=lambda: at[11], **options)
+        refused("2024-03-28", fetched, ["AAA"], start="2024-03-28", now=lambda: at[11], **options)
     assert str(early.dates[-1])[:10] == early.manifest["request"]["finished"] == "2024-03-27"
     assert repairs(early) == {"rows dropped, session not over": 2}
     assert str(late.dates[-1])[:10] == "2024-03-28"
@@ -175,8 +173,7 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
     with serving(only(*names), limited={"DDD": 6}) as server:
         whole, _ = fetched(names)
         server.limited["DDD"] = 14
-        with pytest.raises(InputError, match=r"DDD.*4 tickers are kept"):
-            fetched(names, partial=partial)
+        refused(r"DDD.*4 tickers are kept", fetched, names, partial=partial)
         market, symbols = asked(server)
         assert set(symbols) == {"DDD"}
         assert market.content_hash == whole.content_hash
@@ -191,8 +188,7 @@ def test_what_was_kept_is_used_only_if_it_is_whole_and_of_the_same_request(tmp_p
         assert asked(server, start="2024-03-20")[1] == [*names, "QQQ"]
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "notes.txt").write_text("keep me")
-        with pytest.raises(InputError, match="mine"):
-            fetched(names, partial=tmp_path / "mine")
+        refused("mine", fetched, names, partial=tmp_path / "mine")
     discard(partial)
     assert not partial.exists()
     discard(tmp_path / "mine")
@@ -203,8 +199,7 @@ def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path, monkey
     monkeypatch.setattr("finpod.market.yahoo.BATCH", 1)
     with serving(only("AAA", "BBB")) as server:
         server.open.clear()
-        with pytest.raises(DataError, match=r"no answer: .*tim"):
-            fetched(["AAA"], deadline=0.4)
+        refused(r"no answer: .*tim", fetched, ["AAA"], deadline=0.4, error=DataError)
         server.open.set()
 
         def dawdle(doing, share):
@@ -311,9 +306,8 @@ finpod.fetch_market("dow30", "{START}", "{END}", partial="partial")
 """
 
 
-def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path, monkeypatch):
+def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(apart):
     """Every member since 2015, 2 of them unknown to Yahoo and 3 rate limited; the process is killed, and another ends it."""
-    monkeypatch.chdir(tmp_path)
     within = np.datetime64(START, "ns"), np.datetime64(END, "ns")
     sessions = [f"{day!s:.10}" for day in sessions_of("XNYS", *within).dates[::10]]
     listing = Listing(sessions, [100.0] * len(sessions))
@@ -322,11 +316,11 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(tmp_path, monkeypat
         server.before_closing = 28
         server.open.clear()
         with subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, server.url], env=ENVIRONMENT | {"XDG_CACHE_HOME": str(tmp_path)}
+            [sys.executable, "-c", SCRIPT, server.url], env=ENVIRONMENT | {"XDG_CACHE_HOME": str(apart)}
         ) as child:
             wait_until(lambda: len(server.asked) > 28, 60)
             child.kill()
-        kept = {path.stem.split("_")[1] for path in (tmp_path / "partial").glob("bars_*.parquet")}
+        kept = {path.stem.split("_")[1] for path in (apart / "partial").glob("bars_*.parquet")}
         assert 15 <= len(kept) < 28
         server.open.set()
         server.asked.clear()
