@@ -10,16 +10,15 @@ import pandas as pd
 import pytest
 from made_markets import NAN, intraday_market, make_market, random_market
 from made_results import make_result
-from made_strategies import does
+from made_strategies import constant, does, plan
 
 import finpod.evidence.attribution as module
+from finpod import Costs, load_strategy
 from finpod.backtesting.engine import backtest
 from finpod.evidence.attribution import contributions, flags
 from finpod.files import to_json
-from finpod.loading import load_strategy
 from finpod.records import ResultWarning
 from finpod.strategy import equal_parts
-from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
 
@@ -27,20 +26,6 @@ FREE = Costs(fee_bps=0)
 def attribute(result):
     """The attribution, with its figures as attributes."""
     return SimpleNamespace(**module.attribute(result))
-
-
-def plan(*rows):
-    """The weights of a table, one row a decision; None, and every decision after the last row, trades nothing."""
-
-    def decide(view):
-        row = rows[view.step] if view.step < len(rows) else None
-        return None if row is None else np.array(row, dtype=float)
-
-    return does(decide)
-
-
-def constant(*weights):
-    return does(lambda view: np.array(weights, dtype=float))
 
 
 def flat(days, names=2):
@@ -208,10 +193,7 @@ def test_degenerate_policies_are_named_first(market, strategy, code, data):
     )
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["equal-weight", "benchmark-hold", "momentum", timing],
-)
+@pytest.mark.parametrize("strategy", ["equal-weight", "benchmark-hold", "momentum", timing])
 def test_strategies_that_choose_are_left_in_peace(market, strategy):
     strategy = load_strategy(strategy)
     strategy.lookback, strategy.k = 10, 3  # of momentum

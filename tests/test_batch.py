@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from made_markets import NAN, make_market, random_market
 
+from finpod import Costs, StrategyError
 from finpod.backtesting.batch import Backtests
 from finpod.backtesting.engine import backtest
-from finpod.errors import StrategyError
 from finpod.significance import expected_best
 from finpod.trading.execution import build_execution
-from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window
 from finpod.weights import PrecomputedWeights
 

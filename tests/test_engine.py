@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_markets import NAN, flat_market, make_market, random_market, random_weights
-from made_strategies import does, strategy_of
+from made_strategies import does, plan, strategy_of
 
+from finpod import Costs, load_market
 from finpod.backtesting.engine import backtest
-from finpod.market.load import load_market
 from finpod.rules import BenchmarkHold, BuyAndHold, EqualWeight
-from finpod.strategy import Strategy, equal_parts
+from finpod.strategy import equal_parts
 from finpod.trading.execution import build_execution
-from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
 BOTH = pytest.mark.parametrize("fill", ["open", "close"])
@@ -22,11 +21,6 @@ BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 def warning_of(result, code):
     (found,) = [warning for warning in result.warnings if warning.code == code]
     return found.data
-
-
-def scheduled(weights) -> Strategy:
-    """The k-th decision is weights[k], or nothing."""
-    return does(lambda view: weights[view.step] if view.step < len(weights) else None)
 
 
 def test_b04_a_decision_never_earns_the_move_it_has_seen():
@@ -92,16 +86,9 @@ def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
 @pytest.mark.parametrize("whole", [False, True])
 def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     market = random_market(days=40, seed=2)
-    result = backtest(
-        strategy_of(random_weights(market), market),
-        market,
-        start=market.dates[2],
-        fill=fill,
-        cash=50_000,
-        costs=Costs(fee_bps=20, per_share=0.01),
-        whole_shares=whole,
-        delisting_return=-0.4,
-    )
+    strategy, terms = strategy_of(random_weights(market), market), {"fill": fill, "cash": 50_000, "whole_shares": whole}
+    costs = Costs(fee_bps=20, per_share=0.01)
+    result = backtest(strategy, market, start=market.dates[2], costs=costs, delisting_return=-0.4, **terms)
     assert (result.trades["kind"] == "delisted").sum() == 1
     before_the_mark = (result.trades["kind"] == "delisted") | (fill == "open")
     marks = build_execution(market).mark.numpy()
@@ -141,16 +128,9 @@ def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
 @pytest.mark.parametrize(("delisting_return", "last"), [(0.0, 900), (-1.0, 500)])
 def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
     market = make_market([50, 50, 45, 40, NAN, NAN], open=[50, 50, 50, 44, NAN, NAN])
-    result = backtest(
-        scheduled([[0.5]]),
-        market,
-        start=market.dates[1],
-        end=market.dates[4],
-        fill=fill,
-        costs=FREE,
-        cash=1000,
-        delisting_return=delisting_return,
-    )
+    window = {"start": market.dates[1], "end": market.dates[4]}
+    terms = {"fill": fill, "costs": FREE, "cash": 1000, "delisting_return": delisting_return}
+    result = backtest(plan([0.5]), market, **window, **terms)
     assert result.equity.tolist() == pytest.approx([1000, 950, 900, last])
     left = result.trades[result.trades["kind"] == "delisted"]
     assert left["date"].tolist() == [pd.Timestamp(market.dates[4])]

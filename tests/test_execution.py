@@ -3,17 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from made_markets import NAN, make_market, random_market
+from made_errors import refused
+from made_markets import NAN, make_market, random_market, t
 
-from finpod.errors import InputError
 from finpod.trading.execution import Account, build_execution
 from finpod.trading.ledger import Costs
 
 FREE = Costs(fee_bps=0)
-
-
-def t(*numbers):
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def account(cash, *shares):
@@ -30,9 +26,7 @@ def test_fill_follows_the_data_unless_told():
     assert build_execution(with_opens, "close").fill == "close"
     assert build_execution(without).fill == "close"
     for market, fill in ((without, "open"), (with_opens, "noon")):
-        with pytest.raises(InputError, match=f"'{fill}'") as raised:
-            build_execution(market, fill)
-        assert raised.value.argument == "fill"
+        refused(f"'{fill}'", build_execution, market, fill, about="fill")
 
 
 def test_without_a_price_at_the_fill_nothing_is_tradable_and_the_last_price_stands():
@@ -114,5 +108,4 @@ def test_without_any_volume_nothing_trades_until_there_is_one():
     assert execution.trade(account(100, 1), 5, t(3), Costs()).traded.item() == 3.0
     bare = build_execution(make_market([10, 11]), "close")
     assert bare.impact is bare.impact_for(Costs()) is None
-    with pytest.raises(InputError, match="impact is 2"):
-        bare.impact_for(Costs(impact=2))
+    refused("impact is 2", bare.impact_for, Costs(impact=2))

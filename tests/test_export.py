@@ -7,6 +7,7 @@ import empyrical
 import numpy as np
 import pandas as pd
 import pytest
+from made_errors import refused
 from made_markets import intraday_market
 from made_results import make_result, trained
 
@@ -142,12 +143,9 @@ def test_intraday_results_go_session_by_session():
 def test_a25_an_existing_folder_is_refused_and_an_export_replaced_on_request(tmp_path):
     made, out = trained(30), tmp_path / "out"
     export(make_result(days=5), out)
-    with pytest.raises(InputError, match="out exists already"):
-        export(made, out)
-    with pytest.raises(InputError, match="xml"):
-        export(made, tmp_path / "other", format="xml")
-    with pytest.raises(InputError, match="not an export"):
-        export(made, made.save(tmp_path / "run"), overwrite=True)
+    refused("out exists already", export, made, out)
+    refused("xml", export, made, tmp_path / "other", format="xml")
+    refused("not an export", export, made, made.save(tmp_path / "run"), overwrite=True)
     with pytest.raises(InputError, match="'cash'"):  # a ticker that pyfolio would take for the cash
         to_pyfolio(replace(made, weights=made.weights.rename(columns={"N01": "cash"})))
     export(made, out, format="parquet", overwrite=True)

@@ -1,9 +1,12 @@
 """The ledger: cases C, conservation of money, and invariance to shapes and order."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_markets import t
 
 from finpod.trading.ledger import Costs, Fill, cost_of, orders_for, settle, value
 
@@ -11,10 +14,6 @@ FREE, WHOLE = Costs(fee_bps=0), {"whole_shares": True}
 STEEP = Costs(fee_bps=0, impact=1.0)
 DEEP = 0.02 / 1e8**0.5
 """sigma / sqrt(V) of an asset that moves by 2% a day, with a daily volume of 100 million: 1 million costs 20 bps."""
-
-
-def t(*numbers: float) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def fill(cash, shares, orders, price, costs=FREE, *, tradable=None, may_buy=None, **options) -> Fill:
@@ -50,17 +49,7 @@ FILLS = {
     "c26: a fraction is sold with the whole": (0, [7.5], [-7.5], [10], FREE, WHOLE, 75, [0], 0),
     "c26: but not alone": (0, [7.5], [-3.9], [10], FREE, WHOLE, 30, [4.5], 0),
     "25 shares as traded, at 0.02 each": (10_000, [0], [100], [30], CENTS, {"factor": t(0.25)}, 6999.5, [100], 0.5),
-    "0.02 a share and 10 bps": (
-        1e4,
-        [0],
-        [100],
-        [30],
-        Costs(fee_bps=5, slippage_bps=5, per_share=0.02),
-        {},
-        6995,
-        [100],
-        5,
-    ),
+    "0.02 a share and 10 bps": (1e4, [0], [100], [30], replace(CENTS, fee_bps=5, slippage_bps=5), {}, 6995, [100], 5),
     "a sale below its commission": (0, [5], [-5], [0.5], Costs(fee_bps=0, per_share=2.0), {}, 0, [0], 2.5),
     "20 bps impact and a fee of 10": (2e6, [0], [1e4], [100], Costs(impact=1.0), AT, 997_000, [1e4], 3000),
     "also for a sale": (0, [1e4], [-1e4], [100], Costs(impact=1.0), AT, 997_000, [0], 3000),

@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 from made_markets import NAN, intraday_market, make_market, random_market
 
+from finpod import MarketView, StrategyError, load_strategy
 from finpod.backtesting.engine import backtest
-from finpod.errors import StrategyError
-from finpod.loading import load_strategy
-from finpod.rules import (
-    BASELINES,
-    LEAST,
-    MONTH,
-    RULES,
-    YEAR,
-    Momentum,
-    RiskWeighted,
-    baselines_for,
-    common_span,
-)
-from finpod.strategy import MarketView
+from finpod.rules import BASELINES, LEAST, MONTH, RULES, YEAR, Momentum, RiskWeighted, baselines_for, common_span
 
 RISK = ("inverse-volatility", "minimum-variance", "hierarchical-risk-parity")
 DAILY = np.tile([1.0, -1.0], YEAR // 2)

@@ -6,9 +6,9 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from made_errors import refused
 
 from finpod import significance
-from finpod.errors import InputError
 from finpod.measures import metrics
 from finpod.significance import (
     METRICS,
@@ -30,8 +30,7 @@ def test_d12_the_expected_best_of_n():
     assert expected_best(50, 0.3) == pytest.approx(drawn, rel=0.02)
     assert expected_best(1, 0.3) == 0
     for wrong in ((0, 1.0), (5, -1.0), (5, math.nan)):
-        with pytest.raises(InputError, match=f"trials is {wrong[0]}"):
-            expected_best(*wrong)
+        refused(f"trials is {wrong[0]}", expected_best, *wrong)
 
 
 TWO_VALUES = np.array([0.03, -0.01, 0.03, -0.01])
@@ -54,8 +53,7 @@ def test_no_length_shows_what_is_not_there():
     assert math.isnan(minimum_length(np.full(10, 0.01)))
     assert math.isnan(minimum_length(np.zeros(0)))
     for level in (0.4, 1.0, math.nan):
-        with pytest.raises(InputError, match=f"level is {level}"):
-            minimum_length(TWO_VALUES, level=level)
+        refused(f"level is {level}", minimum_length, TWO_VALUES, level=level)
 
 
 # --- overfitting ----------------------------------------------------------------------------------------------------
@@ -105,11 +103,9 @@ def test_too_little_to_choose_from_is_undefined_and_what_cannot_be_is_refused():
         assert math.isnan(overfitting(table))
     assert math.isfinite(overfitting(noise[:32]))
     for table in (noise[:, 0], np.where(noise > 0.02, np.nan, noise)):
-        with pytest.raises(InputError, match="shape"):
-            overfitting(table)
+        refused("shape", overfitting, table)
     for splits in (0, 7, 22):
-        with pytest.raises(InputError, match=f"splits is {splits}"):
-            overfitting(noise, splits=splits)
+        refused(f"splits is {splits}", overfitting, noise, splits=splits)
 
 
 # --- bootstrap intervals --------------------------------------------------------------------------------------------
@@ -221,10 +217,7 @@ def test_ruin_and_bad_series():
     ruined = np.array([0.01, -1.0, 0.0, 0.02])
     assert intervals(ruined, {"other": np.zeros(4)}, resamples=100)["other"]["cagr"].estimate == -1
     for own, base in ((np.zeros(3), np.zeros(4)), (np.zeros(1), np.zeros(1)), (np.zeros((2, 2)), np.zeros((2, 2)))):
-        with pytest.raises(InputError, match=re.escape(str(base.shape))):
-            intervals(own, {"other": base})
-    with pytest.raises(InputError, match="NaN"):
-        intervals(np.array([0.1, np.nan]), {})
+        refused(re.escape(str(base.shape)), intervals, own, {"other": base})
+    refused("NaN", intervals, np.array([0.1, np.nan]), {})
     for wrong in ({"level": 1.0}, {"level": 0.0}, {"resamples": 0}):
-        with pytest.raises(InputError, match=f"{next(iter(wrong))} is {next(iter(wrong.values()))}"):
-            intervals(np.zeros(5), {}, **wrong)
+        refused(f"{next(iter(wrong))} is {next(iter(wrong.values()))}", intervals, np.zeros(5), {}, **wrong)

@@ -13,8 +13,8 @@ from made_results import make_result
 from made_strategies import Holds, does
 
 import finpod
+from finpod import InputError, Strategy, top_k
 from finpod.backtesting.sentences import audit_outcome, doubt, verdict_lines
-from finpod.errors import InputError
 from finpod.evidence import skill
 from finpod.evidence.skill import (
     ANCHOR,
@@ -32,7 +32,6 @@ from finpod.evidence.skill import (
 from finpod.records import Severity
 from finpod.rules import Momentum
 from finpod.significance import Interval, expected_best, minimum_length, probabilistic_sharpe
-from finpod.strategy import Strategy, top_k
 
 DAYS = 756
 
