@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from made_pages import Page
 from made_results import examined, make_result
-from test_report import Page
 
 from finpod.records import Audit, Finding, Severity
 from finpod.report.sections import render

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_agents import tiny_train
+from made_errors import refused
 from made_markets import random_market
 from made_results import make_result
 
@@ -33,11 +34,10 @@ def market():
 
 
 @pytest.fixture
-def work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "strategies").mkdir()
-    (tmp_path / "strategies" / "mine.py").write_text(MINE)
-    return tmp_path
+def work(apart):
+    (apart / "strategies").mkdir()
+    (apart / "strategies" / "mine.py").write_text(MINE)
+    return apart
 
 
 def test_g22_backtest_takes_the_name_of_a_strategy(market):
@@ -74,18 +74,15 @@ def test_g22_compare_and_load_result_take_names_and_folders(work):
     expected = finpod.compare([one, two], names=["one", "two"]).to_json()
     assert finpod.compare(["one", Path("backtests/two")]).to_json() == expected
     assert finpod.compare([one, "two"], names=["one", "two"]).to_json() == expected
-    with pytest.raises(InputError, match=r"backtests/onee does not exist; did you mean one\?"):
-        finpod.compare(["onee", two])
+    refused(r"backtests/onee does not exist; did you mean one\?", finpod.compare, ["onee", two])
     assert finpod.compare(iter([one, "two"]), names=["one", "two"]).to_json() == expected
 
 
 @pytest.mark.parametrize(("results", "value"), [("one", "1"), (None, "None"), (3, "3"), ([None, 3], "None"), ([], "0")])
 def test_what_is_no_list_of_runs_is_one_line(work, results, value):
     make_result(days=60).save(work / "backtests" / "one")
-    with pytest.raises(InputError, match=f"{value}.*; pass"):
-        finpod.compare(results)
-    with pytest.raises(InputError, match="run is"):
-        finpod.load_result(results if results != "one" else 5)
+    refused(f"{value}.*; pass", finpod.compare, results)
+    refused("run is", finpod.load_result, results if results != "one" else 5)
 
 
 @pytest.mark.parametrize(
@@ -104,23 +101,12 @@ def test_what_is_no_list_of_runs_is_one_line(work, results, value):
 def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message):
     (work / "notes.txt").write_text("x")
     for call in (finpod.load_strategy, lambda spec: finpod.audit(spec, market)):
-        with pytest.raises(error) as raised:
-            call(spec)
-        assert str(raised.value).startswith(message)
-        assert "\n" not in str(raised.value)
+        raised = refused("", call, spec, error=error)
+        assert str(raised).startswith(message)
 
 
-def test_what_is_no_market_is_one_line(work):
+def test_strategies_and_weights_are_passed_on_and_the_signature_is_the_engines(market):
     strategy = RULES["momentum"]()
     assert finpod.load_strategy(strategy) is strategy
-    for call in (finpod.backtest, finpod.audit):
-        with pytest.raises(InputError, match="market is a str"):
-            call(strategy, "sample")
-
-
-def test_weights_are_passed_on_and_the_signature_is_the_engines(market):
-    weights = np.where(market.member, 0.2, 0)
-    assert finpod.backtest(weights, market, start=market.dates[300], name="fifths").strategy == "fifths"
     assert inspect.signature(finpod.backtest) == inspect.signature(engine.backtest)
-    with pytest.raises(InputError, match="the weights have shape"):
-        finpod.backtest([1.0], market)
+    refused("the weights have shape", finpod.backtest, [1.0], market)

@@ -143,12 +143,11 @@ def test_the_fastest_peer_counts_and_an_error_takes_the_place_of_a_figure(clock,
 
 
 @mujoco
-def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(tmp_path, monkeypatch, capfd):
+def test_every_line_of_a_task_is_there_and_nothing_else_is_printed_or_written(apart, capfd):
     """HalfCheetah: of its model MuJoCo prints a warning and writes a log."""
-    monkeypatch.chdir(tmp_path)
     ended = run("bench halfcheetah --envs 2 --seconds 0.01 --device cpu --json")
     lines = json.loads(ended.out)
-    assert (ended.code, ended.err, capfd.readouterr().err, list(tmp_path.iterdir())) == (0, "", "", [])
+    assert (ended.code, ended.err, capfd.readouterr().err, list(apart.iterdir())) == (0, "", "", [])
     assert {f"{n} {end}" for n in MEASURED for end in ("steps/s", "batch")} <= set(lines)
     best = max(rate for name, rate in lines.items() if name.startswith("gymnasium") and name.endswith("/s"))
     assert lines["env / gymnasium"] == pytest.approx(lines["env steps/s"] / best)

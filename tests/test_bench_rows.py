@@ -16,9 +16,8 @@ from finpod.market.load import save_snapshot
 
 
 @pytest.fixture
-def call(capsys, monkeypatch, tmp_path):
+def call(capsys, monkeypatch, apart):
     """Runs a command within an empty folder; returns the exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
 
     def run(name, *words):
         monkeypatch.setattr(sys, "argv", [name, *words])
@@ -81,8 +80,7 @@ def test_rows_are_made_once_and_in_order(tmp_path):
 # --- agents on real days
 
 
-@pytest.fixture
-def small(monkeypatch):
+def test_agents_are_joined_into_a_table(tmp_path, monkeypatch):
     """Two tiny learners, two periods of a year or less, two seeds."""
     kinds = {"apg-linear": ("apg", {"network": "linear"}, 4, 256), "ppo": ("ppo", {}, 4, 256)}
     monkeypatch.setattr(agents, "KINDS", kinds)
@@ -92,11 +90,6 @@ def small(monkeypatch):
         agents.Period("first", (day[360], day[410]), (day[415], day[440]), (day[445], day[480]), range(2)),
         agents.Period("second", (day[365], day[430]), (day[435], day[475]), (day[481], day[519]), range(2)),
     ]
-    return market, periods
-
-
-def test_agents_are_joined_into_a_table(small, tmp_path):
-    market, periods = small
     made = agents.run(market, ["apg-linear", "ppo"], tmp_path, periods)
     assert len(made) == len(list(tmp_path.iterdir())) == 2 * (2 * 2 * 2 + 1)
     again = agents.run(market, ["ppo"], tmp_path, periods)

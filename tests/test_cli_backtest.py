@@ -141,6 +141,8 @@ def test_compare_prints_the_table_and_writes_the_page(saved):
 
 
 def test_export_writes_what_its_lines_read(saved, monkeypatch):
+    told = json.loads(run("export one --out out/x --json").out)
+    assert set(told["files"]) == {path.name for path in Path("out/x").iterdir()} - {"export.json"}
     ended = run("export one --format parquet")
     assert (ended.code, ended.err, len(ended.out.splitlines())) == (0, "", 5)
     monkeypatch.chdir(saved / "one-export")
@@ -148,11 +150,3 @@ def test_export_writes_what_its_lines_read(saved, monkeypatch):
         file, reading = line.split(maxsplit=1)
         assert str(eval(reading, {"pd": pd}).index.tz) == "UTC"
         assert (saved.parent / file).is_file()
-
-
-def test_export_says_what_it_leaves_out(saved):
-    idle = make_result([1000.0] * 30, strategy="idle")
-    make_result([1000.0] * 30, strategy="idle", weights=idle.weights * 0, trades=idle.trades[:0]).save(saved / "idle")
-    told = json.loads(run("export idle --out out/x --json").out)
-    assert set(told["files"]) == {path.name for path in Path("out/x").iterdir()} - {"export.json"}
-    assert [note.partition(":")[0] for note in told["notes"]] == ["no positions", "no transactions"]

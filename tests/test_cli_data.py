@@ -11,11 +11,7 @@ from made_commands import run
 import finpod
 from finpod import load_market
 
-
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch):
-    """An empty working folder."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("apart")
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""`finpod train`: options, --check, stop rules, failures and Ray. Resuming is in test_cli_resume.py."""
+"""`finpod train | walkforward`: options, --check, stop rules, failures and Ray. Resuming is in test_cli_resume.py."""
 
 import json
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ import finpod
 from finpod.errors import InputError
 from finpod.tournament import scheduler
 from finpod.tournament.setup import Stop
+from finpod.walkforward import retraining
 from finpod.workers.executor import Pods
 
 WINDOWS = "--market sim --train 2010-02-01:2010-06-30 --validation 2010-07-01:2010-09-30"
@@ -32,14 +34,12 @@ def test_every_option_reaches_the_tournament(work, monkeypatch):
 
     monkeypatch.setattr(finpod, "train", train)
     more = (
-        "--mode async --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40"
-        " --stop-steps 5000 --stop-minutes 1.5 --pods 3 --pod-cpus 0.5 --timeout 60 --ray"
-        " --seeds 2 --storage s3://bucket/run"
+        "--mode async --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40 --stop-steps 5000"
     )
-    assert run(LINE, SIZE, more).error == "enough"
+    pods = "--stop-minutes 1.5 --pods 3 --pod-cpus 0.5 --timeout 60 --ray --seeds 2 --storage s3://bucket/run"
+    assert run(LINE, SIZE, more, pods).error == "enough"
     plan = asked["plan"]
-    assert (plan.mode, plan.alike, plan.checkpoint_steps) == ("async", 0.5, 99)
-    assert plan.restart_rate == 0.4
+    assert (plan.mode, plan.alike, plan.restart_rate, plan.checkpoint_steps) == ("async", 0.5, 0.4, 99)
     assert plan.stop == Stop(trials=40, steps=5000, seconds=90.0)
     assert (plan.agents, plan.rounds, plan.keep, plan.steps, plan.seed) == (3, 2, 2, 8192, 0)
     assert asked["pods"] == Pods(ray=True, count=3, cpus=0.5, timeout=60.0)
@@ -112,6 +112,61 @@ def test_stop_rules_are_told_in_the_log_and_the_board_is_that_of_the_leaderboard
     assert shown[shown.index("rank") :].partition("\n\n")[0].partition("\nand 1 more")[0] in ended.out
     log = work / "strategies" / "tiny" / "log-0.jsonl"
     assert '"reason":"2 trials"' in log.read_text().splitlines()[-1]
+
+
+# --- a walk-forward
+
+YEARS = "walkforward stocks --market sim --train 120 --validation 40 --test 60 --out strategies/wf --start 2010-09-15"
+FEW = "--agents 1 --rounds 1 --keep 1 --steps 1 --features return_5"
+
+
+def test_one_run_leads_to_the_agents_the_backtest_and_the_report(work):
+    ended = run(YEARS, FEW)
+    lines = ended.out.splitlines()
+    assert lines[0].split()[:3] == ["test", "train", "validation"]
+    assert [line[:10] for line in lines[1:3]] == ["2010-09-15", "2010-12-08"]
+    assert lines[-3:] == ["strategies/wf", "backtests/wf", "reports/wf.html"]
+    result = finpod.load_result("backtests/wf")
+    again = run("backtest strategies/wf --market sim --start 2010-09-15 --no-report --name again --json")
+    assert json.loads(again.out)["metrics"] == json.loads(result.to_json())["metrics"]
+    judged = run(YEARS, FEW, "--resume --overwrite --no-report --json")
+    assert judged.out == Path("backtests/wf/result.json").read_text()
+    assert json.loads(judged.out)["agent"] == json.loads(result.to_json())["agent"]
+    assert judged.err.splitlines()[-2:] == ["strategies/wf", "backtests/wf"]
+
+
+def test_options_of_a_walk_forward_reach_the_training(work, monkeypatch):
+    asked = {}
+
+    def walk_forward(task, **settings):
+        asked.update(settings, task=task)
+        raise InputError("that is all")
+
+    monkeypatch.setattr(retraining, "walk_forward", walk_forward)
+    more = "--expanding --purge 7 --embargo 3 --seeds 2 --seed 5 --rebalance-every 4 --action softmax --fill close"
+    more += " --fee-bps 3 --impact 0.1 --ray --anchor dollar-volume --max-weight 0.3 --max-turnover 0.4"
+    assert "that is all" in run(YEARS, FEW, more, "--end 2010-12-31 --features default --device cpu").error
+    assert asked.pop("market").shape == (300, 4)
+    assert callable(asked.pop("progress"))
+    assert asked.pop("pods").ray
+    assert asked == {
+        "task": "stocks", "start": "2010-09-15", "end": "2010-12-31", "out": Path("strategies/wf"), "train": "120",
+        "validation": "40", "test": "60", "expanding": True, "purge": 7, "embargo": 3, "hold": 4, "fill": "close",
+        "overwrite": False, "resume": False, "learner": "ppo", "features": None, "costs": finpod.Costs(fee_bps=3, impact=0.1),
+        "agents": 1, "rounds": 1, "keep": 1, "steps": 1, "action": "softmax", "seed": 5, "anchor": "dollar-volume",
+        "max_weight": 0.3, "max_turnover": 0.4, "seeds": 2, "device": "cpu",
+    }  # fmt: skip
+
+
+def test_a_check_of_a_walk_forward_trains_nothing(work, monkeypatch):
+    monkeypatch.setattr(retraining, "train_ensemble", lambda **_: pytest.fail("trained"))
+    ended = run(YEARS, FEW, "--check --json --embargo 5")
+    assert (ended.code, json.loads(ended.out)["segments"], Path("strategies").exists()) == (0, 2, False)
+    short = run(YEARS.replace("--test 60", "--test 5"), FEW, "--check")
+    assert (short.code, "5y" in short.err) == (0, True)
+
+
+# --- a Ray that ends
 
 
 @contextmanager

@@ -94,8 +94,7 @@ def test_a_dockerfile_has_the_versions_of_this_machine_and_its_sources_are_in_th
 # --- the commands
 
 
-def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_prints_what_the_library_makes_of_its_options(apart):
     options = (
         "--cpus 8 --memory 32Gi --gpus 2 --head-cpus 4 --head-memory 16Gi --secret s3 --pull-secret registry "
         "--claim runs:/runs --name first --gpu-workers 0:8 --cpu-workers 1:4"
@@ -110,7 +109,7 @@ def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monk
     assert run(line) == (0, "made/cluster.yaml\n", "")
     assert Path("made/cluster.yaml").read_text() == ray_cluster("finpod", gpus)
     assert "made/cluster.yaml" in run(line).error
-    (tmp_path / "data").mkdir()
+    (apart / "data").mkdir()
     assert run("deploy dockerfile --copy data --cuda").out == dockerfile(copies=["data"], cuda=True)
 
 
@@ -138,11 +137,10 @@ def test_the_command_prints_what_the_library_makes_of_its_options(tmp_path, monk
         ("deploy submit --address http://127.0.0.1:9 -- ls", "127.0.0.1:9"),
     ],
 )
-def test_the_command_ends_a_mistake_in_one_line(tmp_path, monkeypatch, line, value):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_ends_a_mistake_in_one_line(apart, line, value):
     error = run(line).error
     assert (value in error, "word@" in error) == (True, False)
-    assert list(tmp_path.iterdir()) == []
+    assert list(apart.iterdir()) == []
 
 
 @pytest.mark.slow

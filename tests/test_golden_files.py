@@ -5,14 +5,13 @@ After a change that is meant to alter them, run `pytest tests/test_golden_files.
 
 import json
 import math
-import re
 from functools import cache
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from made_logs import write_run
 from made_markets import random_market
+from made_pages import Page
 from made_results import examined, make_result
 from made_saved import SAVED, VALIDATED, saved_market
 from typer.main import get_command
@@ -89,7 +88,6 @@ RUNS = {
 
 @cache
 def run(name):
-    """The result of a reference run."""
     return RUNS[name][0]()
 
 
@@ -139,30 +137,6 @@ def test_the_printed_table_of_a_reference_run(name, golden):
     assert text == golden(f"{name.replace(' ', '_')}.txt", text)
 
 
-class Text(HTMLParser):
-    """Headings, cells, items and paragraphs of a page, one a line."""
-
-    KEPT = re.compile(r"h[1-6]|figcaption|summary|pre|t[hd]|d[td]|li|p")
-
-    def __init__(self, html):
-        super().__init__()
-        self.lines, self.text, self.tag, self.label = [], "", "", ""
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        if self.KEPT.fullmatch(tag):
-            self.tag, self.text = tag, ""
-            self.label = dict(attrs).get("scope", tag)
-
-    def handle_data(self, data):
-        self.text += data
-
-    def handle_endtag(self, tag):
-        if tag == self.tag:
-            self.lines.append(f"{self.label}: {' '.join(self.text.split())}".rstrip())
-            self.tag = ""
-
-
 def backtest_page(folder):
     return render(examined(days=300, names=12, randoms=20))
 
@@ -179,7 +153,7 @@ def training_page(folder):
 @pytest.mark.parametrize("page", [backtest_page, compare_page, training_page])
 def test_the_text_of_a_page(page, golden, tmp_path, monkeypatch):
     monkeypatch.setitem(pages._templates().globals, "made_with", {"finpod": "of this test"})
-    text = "\n".join(Text(page(tmp_path)).lines) + "\n"
+    text = "\n".join(Page(page(tmp_path)).lines) + "\n"
     assert text == golden(f"{page.__name__}.txt", text)
 
 

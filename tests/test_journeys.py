@@ -1,7 +1,6 @@
-"""End-to-end journeys, each command in a process of its own; `make check` runs them."""
+"""End-to-end journeys beside those of the README, each command in a process of its own; `make check` runs them."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -54,15 +53,13 @@ def test_training_is_checked_interrupted_and_resumed(folder):
     assert "4 trials" in done(folder, "leaderboard first --verify")
 
 
-def test_a_trained_agent_is_judged_and_audited(folder):
+def test_a_trained_agent_is_judged_audited_and_exported(folder):
     line = "backtest strategies/first --market prices --start 2021-01-04"
     assert done(folder, line).splitlines()[-2:] == ["backtests/first", "reports/first.html"]
-    page = folder / "reports" / "first.html"
-    before = page.read_bytes()
-    page.write_bytes(before + b"<!-- older -->")
-    done(folder, "report first --overwrite")
-    assert page.read_bytes() == before
     assert "no look-ahead found" in done(folder, "audit strategies/first --market prices --start 2021-01-04 --days 3")
+    done(folder, "export first --format parquet")
+    returns = pd.read_parquet(folder / "backtests" / "first-export" / "returns.parquet")
+    assert len(returns) > 200
 
 
 def test_a_strategy_that_looks_ahead_is_caught(folder):
@@ -71,19 +68,3 @@ def test_a_strategy_that_looks_ahead_is_caught(folder):
         "        return {'AAA': float(view._market.close[-1, 0] > view.closes(1)[-1, 0])}\n"
     )
     done(folder, "audit seer.py --market prices --start 2021-01-04 --days 3", code=1)
-
-
-def test_retraining_year_after_year(folder):
-    line = f"walkforward stocks --market prices --train 1y --validation 6m --test 6m {SIZE} --out strategies/wf"
-    shown = done(folder, line, "--start 2021-01-04")
-    assert shown.splitlines()[-3:] == ["strategies/wf", "backtests/wf", "reports/wf.html"]
-
-
-def test_runs_are_compared_and_exported(folder):
-    done(folder, "backtest equal-weight --market prices --start 2021-01-04 --no-report")
-    shown = done(folder, "compare first wf equal-weight")
-    assert all(name in shown for name in ("first", "wf", "equal-weight", "reports/compare.html"))
-    done(folder, "export first --format parquet")
-    returns = pd.read_parquet(folder / "backtests" / "first-export" / "returns.parquet")
-    assert len(returns) > 200
-    shutil.rmtree(folder / "backtests" / "first-export")

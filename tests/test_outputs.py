@@ -5,13 +5,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from made_errors import refused
 from made_markets import random_market
+from made_tournaments import content
 
 from finpod.backtesting.engine import backtest
 from finpod.cli.outputs import name_of, plan_outputs, write_outputs
 from finpod.errors import InputError, ReportWarning
 from finpod.rules import EqualWeight
 
+pytestmark = pytest.mark.usefixtures("apart")
 STARTED = datetime(2024, 1, 2, tzinfo=UTC)
 SAVED, PAGE = Path("backtests/x"), Path("reports/x.html")
 
@@ -19,16 +22,6 @@ SAVED, PAGE = Path("backtests/x"), Path("reports/x.html")
 @pytest.fixture(scope="module")
 def result():
     return backtest(EqualWeight(), random_market(days=40))
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def everything(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def fail(*_args, **_options):
@@ -41,36 +34,32 @@ def test_a_run_is_named_after_its_strategy():
 
 
 @pytest.mark.parametrize("name", ["", " a", "..", "a/b", "a\nb", "x" * 300])
-def test_names_of_no_file_are_refused(work, name):
-    with pytest.raises(InputError, match=r"cannot (be a name|write)") as raised:
-        plan_outputs(name)
-    assert len(str(raised.value)) < 200
-    assert everything(work) == {}
+def test_names_of_no_file_are_refused(apart, name):
+    raised = refused(r"cannot (be a name|write)", plan_outputs, name)
+    assert len(str(raised)) < 200
+    assert content(apart) == {}
 
 
 def test_outputs_that_stand_in_the_way_are_refused_before_the_work(monkeypatch):
     PAGE.mkdir(parents=True)
-    with pytest.raises(InputError, match=str(PAGE)):
-        plan_outputs("x", overwrite=True)
+    refused(str(PAGE), plan_outputs, "x", overwrite=True)
     assert plan_outputs("x", report=False) == (SAVED, None)
     monkeypatch.chdir("/proc")
-    with pytest.raises(InputError, match="cannot write backtests/x"):
-        plan_outputs("x")
+    refused("cannot write backtests/x", plan_outputs, "x")
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_g12_what_fails_leaves_the_run_and_what_was_there_before(work, result, monkeypatch, earlier):
+def test_g12_what_fails_leaves_the_run_and_what_was_there_before(apart, result, monkeypatch, earlier):
     def write():
         return write_outputs(result, plan_outputs("x", overwrite=earlier), "again", STARTED, overwrite=earlier)
 
     if earlier:
         assert write_outputs(result, plan_outputs("x"), "first", STARTED) == [SAVED, PAGE]
-    before, page = everything(work), PAGE.read_bytes() if earlier else None
+    before, page = content(apart), PAGE.read_bytes() if earlier else None
     with monkeypatch.context() as patch:
         patch.setattr(type(result), "save", fail)
-        with pytest.raises(InputError, match="no ink"):
-            write()
-    assert everything(work) == before
+        refused("no ink", write)
+    assert content(apart) == before
     with monkeypatch.context() as patch:
         patch.setattr("finpod.report.pages.write_text", fail)
         with pytest.warns(ReportWarning, match=r"reports/x.html .*no ink.* backtests/x"):

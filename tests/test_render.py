@@ -49,13 +49,6 @@ def work(trained, tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def no_graphics(monkeypatch):
-    """As on a machine without EGL and OSMesa."""
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
-    monkeypatch.setattr(render, "_environments", lambda: [{**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""}])
-
-
 def images(content):
     """The frames of a file and their durations in ms."""
     from PIL import Image, ImageSequence
@@ -138,7 +131,9 @@ def test_what_cannot_be_rendered_ends_in_one_line(work, line, told):
     assert not Path("reports").exists()
 
 
-def test_what_is_missing_is_named(no_graphics, work, monkeypatch):
+def test_what_is_missing_is_named(work, monkeypatch):
+    """As on a machine without EGL and OSMesa, and then without Pillow."""
+    monkeypatch.setattr(render, "_environments", lambda: [{**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ""}])
     assert "libosmesa6" in run("render hop").error
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert "pip install pillow" in run("render hop").error

@@ -7,19 +7,19 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from made_errors import refused
 from made_markets import intraday_market
+from made_pages import Page
 from made_results import examined, made_intervals, make_result, trained
 
 from finpod.backtesting.engine import backtest
 from finpod.backtesting.result_io import load_result
 from finpod.backtesting.text import headline
-from finpod.errors import InputError
 from finpod.figures import percent, ratio
 from finpod.measures import metrics, relative
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
@@ -28,32 +28,6 @@ from finpod.report.pages import write_page
 from finpod.report.sections import places, ranked, render
 from finpod.report.svg import draw
 from finpod.rules import EqualWeight
-
-VOID = {"meta", "link", "br", "img", "hr", "input", "source"}
-
-
-class Page(HTMLParser):
-    """Text and elements of a page; checks that every element is closed."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.elements, self.open, self.texts = [], [], []
-        self.feed(html)
-        assert self.open == []
-        self.text = re.sub(r"\s+", " ", " ".join(self.texts))
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.open += [tag] * (tag not in VOID)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts += [data] * ("style" not in self.open)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -206,10 +180,8 @@ def test_in_sample_is_said_in_red_once():
 def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     path = make_result(days=30).report(tmp_path / "new" / "made.html")
     assert path.read_text().startswith("<!doctype html>")
-    with pytest.raises(InputError, match=r"made\.html"):
-        write_page(lambda: "", path, overwrite=False)
-    with pytest.raises(InputError, match="cannot write"):
-        write_page(lambda: "", path / "made.html")
+    refused(r"made\.html", write_page, lambda: "", path, overwrite=False)
+    refused("cannot write", write_page, lambda: "", path / "made.html")
     assert [item.name for item in path.parent.iterdir()] == ["made.html"]
 
 
