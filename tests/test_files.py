@@ -43,7 +43,10 @@ def left_alone(path, match, marker=None):
 
 def test_an_output_of_finpod_is_replaced(tmp_path):
     target = make(tmp_path / "run", "result.json", "run.json", "returns.csv", "weights.parquet", "SHA256SUMS")
-    require_free(target, True, "result.json")
+    (tmp_path / "empty").mkdir()
+    for folder in (target, tmp_path / "empty"):
+        require_free(folder, True, "result.json")
+    (tmp_path / "empty").rmdir()
     with new_folder(target, overwrite=True) as fresh:
         write_text(fresh / "result.json", "new")
     assert everything(tmp_path) == ["run", "run/result.json"]
