@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,15 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
     return mean.flatten(0, 1)
 
 
-def episodes(env: Environment, policy: Policy, table: Table | None = None) -> tuple[Tensor, Tensor]:
-    """Return the sums of rewards [E] float64 and the numbers of steps [E] int64 of one whole episode of each environment.
+class Episodes(NamedTuple):
+    """One whole episode of each of E environments."""
+
+    returns: Tensor  # [E] float64 sums of the rewards
+    lengths: Tensor  # [E] int64 numbers of steps
+
+
+def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
+    """Return one whole episode of each environment.
 
     Episodes begin in the current states and follow the mean action. Raises InputError for an action that is not finite and
     for an episode of more than `LONGEST` steps.
@@ -39,6 +48,6 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> tu
         running = running & ~(step.terminated | step.truncated)
         if not running.any():
             env.check()
-            return total, length
+            return Episodes(total, length)
         obs = step.obs
     raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must truncate it")
