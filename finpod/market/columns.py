@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from finpod.errors import DataError, InputError
-from finpod.market.parsing import BLANK, holds_dates, plain
+from finpod.market.parsing import BLANK, holds_dates, is_date
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
-"""Columns of a header of two levels: upper label, lower label, values."""
+"""Columns with two labels and values: upper and lower label in a header of two levels, or field and ticker."""
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 """Names of the numbers that a bar may have; only `close` is required."""
 
@@ -35,22 +36,21 @@ _WORDS = {
     prevclose preclose previousclose currency exchange mic market country sector industry industrytag per period interval
     frequency timeframe time label note notes comment series source variation var + capitalgains tickvol factor member
     benchmarkclose benchmarkopen year month""",
-}
-DATES, TICKERS, DESCRIPTIONS, _OTHERS = (tuple(words.split()) for words in _WORDS.values())
-"""Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
-is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
-
-_CLOSES = {
-    "close": "close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs",
-    "last": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
+    "any price": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
     ultimo""",
 }
+DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
+"""Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
+is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol. The words of
+`ANY_PRICE` are closes that may also mean something else."""
+
 _SPELLINGS = {
     "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
     ouverture apertura abertura""",
     "high": "high highprice pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima",
     "low": "low lowprice pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima",
-    "close": f"{_CLOSES['close']} {_CLOSES['last']}",
+    "close": f"""close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs
+    {" ".join(ANY_PRICE)}""",
     "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
     adjustedprice adjusted adj""",
     "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty volumen volumes
@@ -60,18 +60,13 @@ _SPELLINGS = {
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 """Field -> words for it, the preferred word first. If several columns match a field, the first in this order is read."""
-ANY_PRICE = frozenset(_CLOSES["last"].split())
-"""Words for a close that may also mean something else."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Single-letter column names, as in JSON interfaces -> fields."""
-_KNOWN = frozenset((*_OTHERS, *_FIELDS))
+"""Single-letter column names, as in JSON interfaces -> fields. They are read if the table has no other words for fields."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
 )
-_LISTED = 12
-"""Largest number of columns that a message lists."""
 _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.\d+)?")
 
 
@@ -89,16 +84,9 @@ def field_of(label: Any) -> str | None:
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
     """Return word -> field for the labels to read. Of several words for a field, only the preferred one is read."""
-    words = {word(label) for label in labels}
-    read = {field: next((known for known in SPELLINGS[field] if known in words), None) for field in NUMBERS}
-    return {spelled: field for field, spelled in read.items() if spelled is not None}
-
-
-def _spelled_out(labels: Sequence[str]) -> list[str]:
-    """Return the labels, with single letters (o, h, l, c, v, t) spelled out if all other labels are known words."""
-    known = {*DATES, *TICKERS, *DESCRIPTIONS, *_OTHERS}
-    bars = {"o", "h", "l", "c"} <= set(labels) and all(label in _LETTERS or word(label) in known for label in labels)
-    return [_LETTERS.get(label, label) for label in labels] if bars else list(labels)
+    words = set(map(word, labels))
+    read = {field: known for field in NUMBERS for known in reversed(SPELLINGS[field]) if known in words}
+    return {known: field for field, known in read.items()}
 
 
 def is_unnamed(label: Any) -> bool:
@@ -123,7 +111,6 @@ class Column:
 
     @property
     def unnamed(self) -> bool:
-        """True for a column without a name."""
         return is_unnamed(self.label)
 
     @property
@@ -131,7 +118,7 @@ class Column:
         """True if its name is a known word that fits its values."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
-        return self.word in _KNOWN or (self.word in DATES and holds_dates(self.values, digits=True))
+        return self.word in (*_FIELDS, *_OTHERS) or (self.word in DATES and holds_dates(self.values, digits=True))
 
     @cached_property
     def texts(self) -> list[str]:
@@ -141,11 +128,12 @@ class Column:
 
     @cached_property
     def kind(self) -> str:
-        """Kind of the values: "dates", "whole" numbers, "number", "text" or "blank"."""
+        """Kind of the values: "dates", "whole" numbers, "whole floats", "number", "text" or "blank"."""
         if self.values.dtype.kind in "iub":
             return "number" if self.values.dtype.kind == "b" else "whole"
         if self.values.dtype.kind == "f":
-            return "number" if self.values.notna().any() else "blank"
+            whole = self.values.dropna() % 1 == 0
+            return "blank" if whole.empty else "whole floats" if whole.all() else "number"
         if holds_dates(self.values):
             return "dates"
         if not self.texts:
@@ -154,27 +142,20 @@ class Column:
             return "whole"
         if all(_NUMBER.fullmatch(text) for text in self.texts):
             return "number"
-        return "dates" if holds_dates(pd.Series(self.texts[:1], dtype=object)) else "text"
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the values are whole numbers, possibly as floats."""
-        return self.kind == "whole" or (self.values.dtype.kind == "f" and bool((self.values.dropna() % 1 == 0).all()))
+        return "dates" if is_date(self.texts[0]) else "text"
 
     @property
     def identifies(self) -> bool:
         """True if the values can be tickers: text, or whole numbers."""
-        if self.word in ("ticker", "symbol"):
+        if self.word in ("ticker", "symbol") or self.kind in ("text", "whole"):
             return True
-        if self.values.dtype.kind == "f":  # whole numbers, which a missing value turned into floats
-            return self.is_whole and bool(self.values.isna().any()) and self.kind != "blank"
-        return self.kind in ("text", "whole")
+        return self.kind == "whole floats" and self.values.hasnans  # a missing value turned them into floats
 
 
-def listed(columns: Sequence[Column], one: str = "", several: str = "") -> str:
+def listed(columns: Sequence[Column], one: str = "", several: str = "", most: int = 12) -> str:
     """Return the labels of columns as text for a message, after the word `one` or, for more than one column, `several`."""
-    more = f" and {len(columns) - _LISTED} more" if len(columns) > _LISTED else ""
-    labels = ", ".join(column.label or "(no name)" for column in columns[:_LISTED])
+    more = f" and {len(columns) - most} more" if len(columns) > most else ""
+    labels = ", ".join(column.label or "(no name)" for column in columns[:most])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
 
 
@@ -185,12 +166,15 @@ def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
     columns, pairs = [], []
     if not isinstance(frame.index, pd.RangeIndex):
         for number, label in enumerate(frame.index.names):
-            columns.append(Column(_text(label), plain(pd.Series(frame.index.get_level_values(number))), level=True))
-    body = frame.reset_index(drop=True)
+            columns.append(Column(_text(label), _plain(pd.Series(frame.index.get_level_values(number))), level=True))
     header = [[_text(label) for label in frame.columns.get_level_values(i)] for i in range(frame.columns.nlevels)]
-    header = header if len(header) == 2 else [_spelled_out(header[0])]
+    others = (*DATES, *TICKERS, *DESCRIPTIONS, *_OTHERS)
+    letters = len(header) == 1 and {*"ohlc"} <= set(header[0])
+    if letters and all(label in _LETTERS or word(label) in others for label in header[0]):
+        header[0] = [_LETTERS.get(label, label) for label in header[0]]
+    body = frame.reset_index(drop=True)
     for position, labels in enumerate(zip(*header, strict=True)):
-        values = plain(body.iloc[:, position])
+        values = _plain(body.iloc[:, position])
         named = [label for label in labels if not is_unnamed(label)]
         if len(named) == 2:
             pairs.append((named[0], named[1], values))
@@ -203,33 +187,35 @@ def _text(label: object) -> str:
     return "" if label is None or label != label else str(label).replace("\ufeff", "").strip()
 
 
+def _plain(column: pd.Series) -> pd.Series:
+    """Return the column with Arrow dtypes converted to dtypes of numpy or pandas."""
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return column
+    values = pa.array(column)
+    values = values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
+    return values.to_pandas(date_as_object=False)
+
+
 def find_dates(columns: Sequence[Column], name: str) -> Column:
     """Return the column of dates. Raises DataError if there is none, or two that differ."""
-    ranks: dict[int, list[Column]] = {}
-    for column in columns:
-        if column.word == DATES[0] or (column.word in DATES and holds_dates(column.values, digits=True)):
-            ranks.setdefault(DATES.index(column.word), []).append(column)
-        elif (column.level or column.unnamed) and column.kind == "dates":
-            ranks.setdefault(len(DATES), []).append(column)
-    if not ranks:
-        ranks[0] = [column for column in columns if not column.known and column.kind == "dates"]
-    if not ranks[min(ranks)]:
-        if sum(holds_dates(pd.Series([column.label])) for column in columns) > 1:
+    named = [c for c in columns if c.word == DATES[0] or (c.word in DATES and holds_dates(c.values, digits=True))]
+    unnamed = [c for c in columns if c not in named and (c.level or c.unnamed) and c.kind == "dates"]
+    found = named + unnamed or [c for c in columns if not c.known and c.kind == "dates"]
+    if not found:
+        if sum(is_date(column.label) for column in columns) > 1:
             raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
         raise DataError(f"{name} has no column date, nor another column of dates; {shown}")
-    best, *others = ranks[min(ranks)]
-    others += [column for rank in ranks.values() for column in rank if column.level]
-    for other in others:
-        if not other.values.reset_index(drop=True).equals(best.values):
+    best = min(named, key=lambda column: DATES.index(column.word), default=found[0])
+    for other in found:
+        rival = other.level or not named or (other in named and other.word == best.word)
+        if rival and other is not best and not other.values.equals(best.values):
             one, two = best.label or "its index", other.label or "its index"
             raise DataError(f"{name} has two columns for date, {one} and {two}, which differ; keep one")
     return best
 
 
-def find_tickers(
-    columns: Sequence[Column], dates: Column, name: str, ticker_column: str | None = None
-) -> Column | None:
+def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column: str | None = None) -> Column | None:
     """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
     if ticker_column is not None:
         for column in columns:
@@ -238,29 +224,22 @@ def find_tickers(
         text = f"ticker_column is {ticker_column!r}, which {name} does not have; choose one of {listed(columns)}"
         raise InputError(text, argument="ticker_column")
     order = (*TICKERS, *DESCRIPTIONS)
-    candidates = [c for c in columns if c.word in order and c.identifies]
-    candidates.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))
-    if len(candidates) > 1 and candidates[1].word == candidates[0].word:
-        raise DataError(f"{name} has two columns for {candidates[0].label}; keep one")
-    if candidates:
-        _check_identifiers([c for c in candidates if c.word in TICKERS and c.kind != "blank"], name)
-        return candidates[0]
-    unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
-    if len(unnamed) > 1:
-        raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name one 'ticker'")
-    return unnamed[0] if unnamed else None
-
-
-def _check_identifiers(columns: Sequence[Column], name: str) -> None:
-    """Raise DataError if one ticker has two values of another identifier, because two securities would be joined."""
-    for other in columns[1:]:
-        both = pd.DataFrame({"ticker": columns[0].values, "other": other.values}).drop_duplicates().dropna()
+    named = [c for c in columns if c.word in order and c.identifies]
+    named.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))
+    if not named:
+        unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
+        if len(unnamed) > 1:
+            raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name one 'ticker'")
+        return unnamed[0] if unnamed else None
+    if len(named) > 1 and named[1].word == named[0].word:
+        raise DataError(f"{name} has two columns for {named[0].label}; keep one")
+    best, *others = [c for c in named if c.word in TICKERS and c.kind != "blank"] or named[:1]
+    for other in others:  # one ticker with two values of another identifier may be two securities
+        both = pd.DataFrame({"ticker": best.values, "other": other.values}).drop_duplicates().dropna()
         twice = both[both["ticker"].duplicated(keep=False)]
         if len(twice):
             ticker = twice["ticker"].iloc[0]
             one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
-            raise DataError(
-                f"{name} has two columns that may identify the assets, {columns[0].label} and {other.label}: {ticker} appears "
-                f"with {one} and with {two}; choose one of the two columns with ticker_column=",
-                argument="ticker_column",
-            )
+            text = f"{name} has two columns of tickers, {best.label} and {other.label}: {ticker} appears with {one} and with {two}"
+            raise DataError(f"{text}; choose one of the columns with ticker_column=", argument="ticker_column")
+    return named[0]

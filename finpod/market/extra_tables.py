@@ -16,14 +16,7 @@ from finpod.market.calendar import Timeline
 from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
-from finpod.market.parsing import (
-    decimal_mark,
-    is_text,
-    normal_ticker,
-    parse_numbers,
-    parse_stamps,
-    parse_tickers,
-)
+from finpod.market.parsing import decimal_mark, normal_ticker, parse_numbers, parse_stamps, parse_tickers
 from finpod.market.readers import read_table
 from finpod.measures import Array
 
@@ -103,7 +96,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
     """Return a table with `date`, `ticker` and `known_at` if it has them, and one float64 column per variable."""
     frame = read_table(source) if isinstance(source, Path) else source
     keys, values = _columns(frame, label)
-    mark = decimal_mark([("", column.values) for column in values if is_text(column.values)], decimal, label)
+    mark = decimal_mark([("", column.values) for column in values], decimal, label)
     if mark == "," and isinstance(source, Path):  # read the text again: commas are decimal marks
         keys, values = _columns(read_table(source, decimal=","), label)
     table, names = pd.DataFrame(keys), [column.label for column in values]

@@ -29,27 +29,19 @@ Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
 _MARKS = r"[_. |:-]"
 """Characters between field and ticker in one label."""
-_TICKERS_A_WORD = 3
-"""A wide table must have this many columns for each ticker that is also a word for a field, such as OPEN."""
 
 
 class Layout(NamedTuple):
     """What the columns of a table of T rows mean, and their values."""
 
     dates: pd.Series
-    """[T] dates."""
     tickers: pd.Series | None
     """[T] tickers of a long table; None for other layouts."""
     numbers: Numbers
     columns: Sequence[Column]
     """All columns of the table, listed in messages."""
-    reading: Sequence[str] = ()
+    reading: Sequence[str]
     """Sentences for the manifest on how the table was read."""
-
-    @property
-    def one_asset(self) -> bool:
-        """True if the table contains no ticker."""
-        return self.tickers is None and all(ticker is None for _, ticker in self.numbers)
 
 
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
@@ -83,18 +75,17 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
             shown = listed(unknown, "a column", "columns")
             text = f"{name} has {shown} of unknown meaning, which may contain tickers. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
-        if "close" not in fields and (pairs := _split_labels(labelled, name)):
-            labelled = []
+        if "close" not in fields:
+            pairs, labelled = _by_label(labelled, name), []
+    close = fields.get("close")
+    ignored = [c for c in labelled if not c.known and c.kind != "blank" and (pairs or c is not close)]
+    reading = [listed(ignored, "left out the column", "left out the columns")] if ignored else []
     if pairs:
-        return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, _left_out(labelled))
-    if tickers is None and "close" not in fields:
-        return Layout(dates.values, None, _wide(labelled, name), columns)
-    if "close" not in fields:
+        return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, reading)
+    if close is None:
         raise _no_close(labelled, name)
-    close = fields["close"]
     if tickers is None and ticker is None:
         _check_one_asset(labelled, close, {"open", "high", "low"} <= set(fields), name)
-    reading = _left_out([column for column in labelled if column is not close])
     if close.word in ANY_PRICE or not field_of(close.label):
         reading = [f"closes read from {close.label}", *reading]
     if tickers is not None and not (tickers.word in ("ticker", "symbol") or tickers.unnamed):
@@ -105,10 +96,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
     """Return the end of an error on a table that may have several assets: its columns, and how to name the column of tickers."""
-    return (
-        f"Its columns are {listed(columns)}; name the column of tickers with ticker_column=, or give ticker= if "
-        "all rows are bars of one asset"
-    )
+    return f"Its columns are {listed(columns)}; name that of the tickers with ticker_column=, or give ticker= for one asset"
 
 
 def _may_be_tickers(column: Column) -> bool:
@@ -121,15 +109,13 @@ def _may_be_tickers(column: Column) -> bool:
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
     """Raise DataError for an unnamed column of numbers, and for a column of field names (a table with one value per row)."""
     for column in columns:
-        if column.unnamed and not column.level and column.kind == "number" and not column.is_whole:
+        if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has a column of numbers without a name; name it, or remove it ({listed(columns)})")
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                raise DataError(
-                    f"{name} has one value per row, and its column {column.label!r} names the field; make one column for each "
-                    "field (frame.pivot)"
-                )
+                text = f"{name} has one value per row, and {column.label!r} names its field"
+                raise DataError(f"{text}; make one column for each field (frame.pivot)")
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
@@ -156,7 +142,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     levels = [level for level in (0, 1) if closes[level]]
     if len(levels) == 2:
         tickers = [level for level, label in enumerate(names) if word(label) in TICKERS]
-        certain = [level for level in (0, 1) if not closes[level] <= ANY_PRICE]
+        certain = [level for level in (0, 1) if not closes[level] <= {*ANY_PRICE}]
         levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
     if not levels:
         raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
@@ -166,18 +152,19 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
     for *labels, values in pairs:
-        field, ticker = read.get(word(labels[levels[0]])), str(labels[1 - levels[0]])
+        field, ticker = read.get(word(labels[levels[0]])), labels[1 - levels[0]]
+        if (field, ticker) in numbers:
+            raise DataError(f"{name} has two columns for {field} of {ticker}; keep one")
         if field is not None:
-            if (field, ticker) in numbers:
-                raise DataError(f"{name} has two columns for {field} of {ticker}; keep one")
             numbers[field, ticker] = values
     return numbers
 
 
-def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
-    """Return columns such as AAPL.Close as (field, ticker, values); empty if no label contains both a close and a ticker.
+def _by_label(columns: Sequence[Column], name: str) -> Pairs:
+    """Return columns that have tickers in their labels as (field, ticker, values): such as AAPL.Close, or else a wide table.
 
-    Raises DataError if only some labels contain both, and for labels such as close_OPEN, in which either part may be the field.
+    Raises DataError if only some labels contain both a close and a ticker, for labels such as close_OPEN, in which either part
+    may be the field, and for a table that is not clearly wide.
     """
     for column in columns:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
@@ -192,7 +179,21 @@ def _split_labels(columns: Sequence[Column], name: str) -> Pairs:
         fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
         way_out = "write the labels of all columns in the same form"
         raise _ambiguous(name, f"fields by ticker (see {fields_by})", f"closes by ticker (see {closes_by})", way_out)
-    return [(*part, c.values) for c, part in zip(columns, parts, strict=True) if part] if closes else []
+    if closes:
+        return [(*part, column.values) for column, part in zip(columns, parts, strict=True) if part]
+    for column in columns:
+        counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
+            raise DataError(f"{name} has no column close, and {column.label} counts rows; remove it if it is no ticker")
+    words = [column for column in columns if column.known]
+    if len(words) == len(columns):
+        raise _no_close(columns, name)
+    if len(words) * 3 > len(columns):
+        tickers = listed([column for column in columns if not column.known])
+        way_out = "rename the column of closes to close, or put the tickers into a column ticker (frame.stack)"
+        one = f"bars without a column close (see {listed(words)})"
+        raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
+    return [("close", column.label, column.values) for column in columns]
 
 
 def _split_label(label: str) -> tuple[str, str] | None:
@@ -201,59 +202,28 @@ def _split_label(label: str) -> tuple[str, str] | None:
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None
     cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
-    fields_first = [(field, ticker) for field, ticker in reversed(cuts)]  # prefer the longest field
-    for field, ticker in (*fields_first, *((field, ticker) for ticker, field in cuts)):
+    for field, ticker in (*reversed(cuts), *((field, ticker) for ticker, field in cuts)):  # the longest field first
         if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
             return field, ticker
     return None
 
 
-def _left_out(columns: Sequence[Column]) -> list[str]:
-    """Return a note on the columns that were ignored because their meaning is unknown, if there are any."""
-    unknown = [column for column in columns if not column.known and column.kind != "blank"]
-    return [listed(unknown, "left out the column", "left out the columns")] if unknown else []
-
-
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
-    """Raise DataError if an unknown column besides `close` may be another ticker's close.
+    """Raise DataError if the label of an unknown column is another ticker's close, such as Close_AAPL, or may be one.
 
-    That is a label such as Close_AAPL. It is also any possible ticker if the close has an ambiguous label such as LAST and there
-    is no open, high and low (`is_bar` False).
+    Any ticker may be one if the close has an ambiguous label such as LAST and there is no open, high and low (not `is_bar`).
     """
-
-    def may_be_close(column: Column) -> bool:
-        parts = _split_label(column.label)
-        if parts is not None and field_of(parts[0]) == "close" and word(parts[0]) not in ANY_PRICE:
-            return True
-        return close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
-
-    if others := [column for column in columns if not column.known and may_be_close(column)]:
+    others = []
+    for column in columns:
+        field, _ = _split_label(column.label) or ("", "")
+        certain = field_of(field) == "close" and word(field) not in ANY_PRICE
+        possible = close.word in ANY_PRICE and not is_bar and is_ticker(normal_ticker(column.label))
+        if (certain or possible) and not column.known:
+            others.append(column)
+    if others:
         way_out = "give ticker= if all rows are bars of one asset, or else make a column ticker (frame.stack)"
         one = f"bars of one asset (see its column {close.label})"
         raise _ambiguous(name, one, f"closes by ticker (see {listed(others)})", way_out)
-
-
-def _wide(columns: Sequence[Column], name: str) -> Numbers:
-    """Return (close, ticker) -> values for a wide table. Raises DataError for a table that is not clearly wide."""
-    for column in columns:
-        counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
-            raise DataError(
-                f"{name} has a column {column.label} that counts rows, and no column close; remove it if it is not a ticker"
-            )
-    words = [column for column in columns if column.known]
-    if len(words) == len(columns):
-        raise _no_close(columns, name)
-    if len(words) * _TICKERS_A_WORD > len(columns):
-        tickers = listed([column for column in columns if not column.known])
-        way_out = "rename the column of closes to close, or put the tickers into a column ticker (frame.stack)"
-        one = f"bars without a column close (see {listed(words)})"
-        raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
-    numbers: Numbers = {("close", column.label): column.values for column in columns}
-    if len(numbers) < len(columns):
-        labels = [column.label for column in columns]
-        raise DataError(f"{name} has two columns for {max(labels, key=labels.count)}; keep one")
-    return numbers
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:

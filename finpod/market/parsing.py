@@ -14,12 +14,13 @@ from finpod.errors import DataError, InputError
 from finpod.market.calendar import NEW_YORK, offset_text
 from finpod.measures import Array
 
-_TICKER = re.compile(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}")
 _NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")
 BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "--", "–", "—", ".", "<na>", "nat", "#n/a", "#n/a n/a", "n.a.")
 """Words for a missing number, in lower case."""
 _CURRENCY = "$€£¥₹₩₽₺₪"
 _SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
+_NUMBERS = "iufb"
+"""Kinds of dtypes of numbers; columns of other dtypes are text."""
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -37,14 +38,6 @@ _TIME = (
 )
 """The time of day after a date, and its UTC offset; both may be missing."""
 _UNITS = {"s": ("seconds", 1), "ms": ("milliseconds", 1e3), "us": ("microseconds", 1e6), "ns": ("nanoseconds", 1e9)}
-_FIRST_SECOND, _LAST_SECOND = 315_532_800, 4_102_444_800
-"""1980-01-01 and 2100-01-01 in seconds since 1970."""
-_YEARS = np.array(["1700", "2201"], dtype="datetime64[ns]")
-"""Dates are valid from the first of these years until before the second."""
-
-INTRADAY = 3
-"""Bars are intraday if days have on average at least this many distinct stamps."""
-_INTRADAY_READING = "intraday bars with New York times"
 
 
 class Stamps(NamedTuple):
@@ -78,7 +71,7 @@ def normal_ticker(label: Any) -> str:
 
 def is_ticker(label: str) -> bool:
     """Return True for a valid ticker: without slashes, spaces and characters that a shell interprets."""
-    return _TICKER.fullmatch(label) is not None
+    return re.fullmatch(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}", label) is not None
 
 
 def check_tickers(labels: Iterable[str], name: str) -> None:
@@ -86,7 +79,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
     for label in labels:
         if not is_ticker(label):
             raise DataError(
-                f"{name}: {label!r} cannot be a ticker; write it with letters, digits and . - ^ = _ only, as in BRK-B"
+                f"{name}: {label!r} cannot be a ticker; use letters, digits and . - ^ = _ only, as in BRK-B"
             )
 
 
@@ -96,36 +89,16 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
     Whole numbers are valid tickers. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
     fraction.
     """
-    column = plain(column)
-    if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
-        column = column.astype("Int64")  # whole numbers, which a missing value turned into floats
-    codes, values = pd.factorize(column)
+    codes, values = _distinct(column)
     labels = [str(value).strip() for value in values]
     missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
     if missing.any():
         raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every bar must name its ticker")
     spelling = {label: normal_ticker(label) for label in labels}
-    check_tickers((label if not is_ticker(spelled) else spelled for label, spelled in spelling.items()), name)
+    check_tickers([label for label, spelled in spelling.items() if not is_ticker(spelled)], name)
     order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
     tickers = pd.Categorical.from_codes(position[codes], pd.Index(order, dtype=object))
     return tickers, {label: spelled for label, spelled in sorted(spelling.items()) if label != spelled}
-
-
-def plain(column: pd.Series) -> pd.Series:
-    """Return the column with Arrow dtypes converted to dtypes of numpy or pandas."""
-    if not isinstance(column.dtype, pd.ArrowDtype):
-        return column
-    import pyarrow as pa
-
-    values = pa.array(column)
-    if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
-    return values.to_pandas(date_as_object=False).set_axis(column.index)
-
-
-def is_text(column: pd.Series) -> bool:
-    """Return True for a column of text, False for one of numbers."""
-    return column.dtype.kind not in "iufb"
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
@@ -138,6 +111,8 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
     unsure = None
     for field, column in columns if decimal is None else ():
+        if column.dtype.kind in _NUMBERS:
+            continue
         text = column[column.map(lambda value: isinstance(value, str))].astype(str)
         text = text.str.replace(f"[{_CURRENCY}]|{_SPACES}", "", regex=True)
         text = text[text.str.contains(r"\d.*[.,]|[.,]\d", regex=True)]
@@ -147,10 +122,8 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
             return "."
         unsure = unsure or next((value for value in text[:1] if "," in value), None)
     if unsure is not None:
-        raise DataError(
-            f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; give decimal='.' or decimal=','",
-            argument="decimal",
-        )
+        text = f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; give decimal='.' or decimal=','"
+        raise DataError(text, argument="decimal")
     return decimal or "."
 
 
@@ -160,8 +133,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an apostrophe, or
     the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T.
     """
-    column = plain(column)
-    if not is_text(column):
+    if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     text = column.astype(str).str.strip()
     blank = column.isna() | text.str.lower().isin(BLANK)
@@ -192,13 +164,15 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
     text = str(first.iloc[0]).strip()
     if column.dtype.kind in "iuf" or (digits and text.isdecimal()):
         return _unit(first.astype(float)) is not None
-    forms = _FORMS if digits else _FORMS[:-1]
-    return any(re.match(f"{form}(?=$|[T ,])", text) for form in forms)
+    return is_date(text, digits)
 
 
-def parse_dates(
-    column: pd.Series, name: str = "the frame", day_first: bool | None = None
-) -> tuple[Array, set[str], str]:
+def is_date(text: str, digits: bool = False) -> bool:
+    """Return True if a text begins with a date; with `digits`, YYYYMMDD is a date as well."""
+    return any(re.match(f"{form}(?=$|[T ,])", text) for form in (_FORMS if digits else _FORMS[:-1]))
+
+
+def parse_dates(column: pd.Series, name: str, day_first: bool | None = None) -> tuple[Array, set[str], str]:
     """Return the day of each bar [rows] (its New York time if bars are intraday), the UTC offsets, and how stamps were read.
 
     See `parse_stamps`. Raises DataError for blank cells.
@@ -207,42 +181,36 @@ def parse_dates(
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
     if is_intraday(stamps.clock):
-        return stamps.on_clock(NEW_YORK), set(), _INTRADAY_READING
+        return stamps.on_clock(NEW_YORK), set(), "intraday bars with New York times"
     offsets = np.unique((stamps.clock - stamps.utc)[~np.isnat(stamps.utc)])
     days = stamps.clock.astype("datetime64[D]").astype("datetime64[ns]")
     return days, {offset_text(offset) for offset in offsets}, stamps.reading
 
 
-def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | None = None) -> Stamps:
+def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) -> Stamps:
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
     03/04/2024 is in March or April; `day_first` must be given if they do not. Raises DataError for the first value that is not
     a date of the years 1700 to 2200.
     """
-    column = plain(column)
-    if isinstance(column.dtype, pd.PeriodDtype):
-        column = column.dt.to_timestamp()
-    if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
-        column = column.astype("Int64")  # whole numbers beside blank cells
-    codes, values = pd.factorize(column)
+    codes, values = _distinct(column.dt.to_timestamp() if isinstance(column.dtype, pd.PeriodDtype) else column)
     stamps, reading = pd.Series(values), ""
     if stamps.dtype.kind != "M":
-        text = pd.Series([str(value).strip() for value in values], dtype=object)
-        text = text.mask(text.str.lower().isin(BLANK))
-        digits = text.dropna().str.fullmatch(r"\d+(\.\d+)?").all()
-        unit = _unit(pd.to_numeric(text.dropna())) if digits and len(text.dropna()) else None
-        stamps = text
+        stamps = pd.Series([str(value).strip() for value in values], dtype=object)
+        stamps = stamps.mask(stamps.str.lower().isin(BLANK))
+        given = stamps.dropna()
+        unit = _unit(pd.to_numeric(given)) if given.str.fullmatch(r"\d+(\.\d+)?").all() else None
         if unit in _UNITS:
-            stamps = pd.to_datetime(pd.to_numeric(text), unit=unit, utc=True)
+            stamps = pd.to_datetime(pd.to_numeric(stamps), unit=unit, utc=True)
             reading = f"dates read as {_UNITS[unit][0]} since 1970, UTC"
     if isinstance(stamps.dtype, pd.DatetimeTZDtype):
         clock, utc = stamps.dt.tz_localize(None), stamps.dt.tz_convert(None)
     elif stamps.dtype.kind == "M":
-        clock, utc = stamps, pd.Series(np.full(len(stamps), "NaT", dtype="datetime64[ns]"))
+        clock, utc = stamps, stamps.mask(stamps.notna())
     else:
         clock, utc, reading = _from_text(stamps, name, day_first)
-    wrong = ~clock.between(*_YEARS, inclusive="left") & stamps.notna()
+    wrong = ~clock.between("1700", "2201", inclusive="left") & stamps.notna()
     if wrong.any():
         raise DataError(
             f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS. "
@@ -252,18 +220,25 @@ def parse_stamps(column: pd.Series, name: str = "the frame", day_first: bool | N
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
 
 
+def _distinct(column: pd.Series) -> tuple[Array, Any]:
+    """Return the code [rows] of each value, -1 for a missing one, and the distinct values."""
+    if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
+        column = column.astype("Int64")  # whole numbers, which a missing value turned into floats
+    return pd.factorize(column)
+
+
 def is_intraday(stamps: Array) -> bool:
-    """Return True if days have on average at least `INTRADAY` distinct stamps."""
+    """Return True if days have on average at least three distinct stamps."""
     stamps = np.unique(stamps[~np.isnat(stamps)])
-    return len(stamps) >= INTRADAY * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
+    return len(stamps) >= 3 * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
 
 
 def _unit(numbers: pd.Series) -> str | None:
     """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us, ns, or None for no unit."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
-    scales = ((unit, scale) for unit, (_, scale) in _UNITS.items())
-    return next((unit for unit, n in scales if numbers.between(_FIRST_SECOND * n, _LAST_SECOND * n).all()), None)
+    ranges = ((unit, 315_532_800 * n, 4_102_444_800 * n) for unit, (_, n) in _UNITS.items())
+    return next((unit for unit, first, last in ranges if numbers.between(first, last).all()), None)
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
@@ -273,14 +248,16 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""
     if "one" in parts:
         one, two = (pd.to_numeric(parts[part]) for part in ("one", "two"))
-        day_first = _day_first(text, one, two, name) if day_first is None else day_first
+        if day_first is None and not (one.gt(12) | two.gt(12)).any():
+            either = f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first"
+            raise DataError(f"{either}; give day_first=True or day_first=False", argument="day_first")
+        day_first = bool(one.gt(12).any()) if day_first is None else day_first
         parts["day"], parts["month"] = (one, two) if day_first else (two, one)
         reading = f"dates read {'day' if day_first else 'month'} first, such as {first.iloc[0]}"
     elif "word" in parts:
         parts["month"] = parts["word"].str.lower().map({month: number for number, month in enumerate(_MONTHS, 1)})
     fields = parts[["year", "month", "day"]].apply(pd.to_numeric)
-    short = parts["year"].str.len() == 2
-    fields["year"] += np.where(short, np.where(fields["year"] < 69, 2000, 1900), 0)
+    fields["year"] += np.where(parts["year"].str.len() == 2, np.where(fields["year"] < 69, 2000, 1900), 0)
     fields["year"] = fields["year"].where(fields["year"].between(1700, 2200))
     time = parts["time"].fillna("0:00")
     hours = pd.to_timedelta(time.where(time.str.count(":") == 2, time + ":00"))
@@ -290,14 +267,3 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
     offset = parts["offset"].str.extract(r"([+-]\d\d):?(\d\d)?").fillna("00")
     minutes = pd.to_timedelta(offset[0] + ":" + offset[1] + ":00")
     return clock, (clock - minutes).where(parts["offset"].notna()), reading
-
-
-def _day_first(text: pd.Series, one: pd.Series, two: pd.Series, name: str) -> bool:
-    """Return True if `one` is the day and `two` the month, by values above 12. Raises DataError if there are none."""
-    if not ((one > 12) | (two > 12)).any():
-        raise DataError(
-            f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first; give "
-            "day_first=True or day_first=False",
-            argument="day_first",
-        )
-    return bool((one > 12).any())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,22 +15,11 @@ from finpod.files import SNAPSHOT
 from finpod.market.columns import NUMBERS
 from finpod.market.layouts import Layout, ask_for_tickers, recognise
 from finpod.market.long_bars import RepairLog
-from finpod.market.parsing import (
-    decimal_mark,
-    is_text,
-    is_ticker,
-    normal_ticker,
-    parse_dates,
-    parse_numbers,
-    parse_tickers,
-)
+from finpod.market.parsing import decimal_mark, is_ticker, normal_ticker, parse_dates, parse_numbers, parse_tickers
 from finpod.market.readers import KINDS, read_table
-from finpod.measures import Array
 
 Source: TypeAlias = str | PathLike[str] | pd.DataFrame | pd.Series
 """A market to read: a frame, a file or a folder of files."""
-_LISTED = 5
-"""Largest number of changed tickers that `RepairLog.reading` lists."""
 
 
 def read_bars(
@@ -73,8 +61,14 @@ def read_bars(
     if ticker is not None:
         text = f"ticker={ticker} applies to one file, but {path} is a folder; name each file after its ticker"
         raise InputError(text, argument="ticker")
-    parts = [_tidy(file, file.name, log, None, **options) for file in files]
-    return _joined(parts, path.name, [file.name for file in files], log)
+    parts = {file.name: _tidy(file, file.name, log, None, **options) for file in files}
+    sources: dict[str, list[str]] = {}
+    for file, part in parts.items():
+        if len(part["ticker"].cat.categories) == 1:
+            sources.setdefault(part["ticker"].cat.categories[0], []).append(file)
+    log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in sources.items() if len(of) > 1)
+    bars = pd.concat(parts.values(), ignore_index=True).astype({"ticker": object}).astype({"ticker": "category"})
+    return _in_order(bars[["date", "ticker", *(field for field in NUMBERS if field in bars)]], log, path.name, parts)
 
 
 def _tidy(
@@ -89,47 +83,37 @@ def _tidy(
     """Return the bars of one frame or file (see `read_bars`)."""
     frame = source if isinstance(source, pd.DataFrame) else read_table(source, ticker_column=ticker_column)
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
-    text = [(field, values) for (field, _), values in layout.numbers.items() if is_text(values)]
-    mark = decimal_mark(text, decimal, name)
+    mark = decimal_mark([(field, values) for (field, _), values in layout.numbers.items()], decimal, name)
     if mark == "," and isinstance(source, Path):  # read the text again: 1.234 shares are 1234
         frame = read_table(source, decimal=",", ticker_column=ticker_column)
         layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
-    own_ticker = ticker
-    if layout.one_asset and ticker is None:
-        if isinstance(source, pd.DataFrame):
-            raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
-        own_ticker = ticker_of(source)
-    if layout.dates.empty or not layout.numbers:
+    unnamed = ticker is None and layout.tickers is None and ("close", None) in layout.numbers
+    if unnamed and isinstance(source, pd.DataFrame):
+        raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
+    own_ticker = ticker_of(Path(name)) if unnamed else ticker
+    if layout.dates.empty:
         raise DataError(f"{name} has no bar; check its dates and tickers")
     days, offsets, reading = parse_dates(layout.dates, name, day_first)
-    if layout.one_asset and ticker is None:
-        _check_order(days, layout, name)
-    tickers, respelled = _tickers_of(layout, ticker, own_ticker, name)
-    bars = pd.DataFrame({"date": np.repeat(days, len(tickers) // len(days)), "ticker": tickers})
-    labels = list(dict.fromkeys(label for _, label in layout.numbers))
-    for field in NUMBERS:
-        if any(field == known for known, _ in layout.numbers):
-            table = np.full((len(days), len(labels)), np.nan)  # one date after the other, as the columns are tickers
-            for at, label in enumerate(labels):
-                if (field, label) in layout.numbers:
-                    table[:, at] = parse_numbers(layout.numbers[field, label], field, name, mark)
-            bars[field] = table.ravel()
+    steps = np.diff(days).astype(np.int64)
+    turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
+    if unnamed and turns.any():
+        where = f"{days[1:][turns][0]!s:.10}, as with several assets"
+        text = f"{name} has no column of tickers, and its dates repeat or change direction at {where}"
+        raise DataError(f"{text}. {ask_for_tickers(layout.columns)}", argument="ticker_column")
+    numbers = {(field, label or own_ticker): values for (field, label), values in layout.numbers.items()}
+    labels = list(dict.fromkeys(label for _, label in numbers))
+    tickers, respelled = _tickers_of(layout, labels, ticker, name)
+    bars = pd.DataFrame({"date": np.repeat(days, len(labels)), "ticker": tickers})
+    for field in sorted({field for field, _ in numbers}, key=NUMBERS.index):
+        table = np.full((len(days), len(labels)), np.nan)  # one date after the other, as the columns are tickers
+        for at, label in enumerate(labels):
+            if (field, label) in numbers:
+                table[:, at] = parse_numbers(numbers[field, label], field, name, mark)
+        bars[field] = table.ravel()
     log.offsets |= offsets
     comma = "numbers read with a decimal comma" if mark == "," else ""
     log.read([reading, comma, *layout.reading, respelled])
     return _in_order(bars, log, name, {})
-
-
-def _joined(parts: Sequence[pd.DataFrame], name: str, files: Sequence[str], log: RepairLog) -> pd.DataFrame:
-    """Return the bars of several files as one table. Raises DataError for two different bars of one ticker and day."""
-    sources: dict[str, list[str]] = {}
-    for part, file in zip(parts, files, strict=True):
-        if len(part["ticker"].cat.categories) == 1:
-            sources.setdefault(part["ticker"].cat.categories[0], []).append(file)
-    log.read(f"{ticker} joined from {' and '.join(of)}" for ticker, of in sources.items() if len(of) > 1)
-    bars = pd.concat(parts, ignore_index=True).astype({"ticker": object}).astype({"ticker": "category"})
-    fields = [field for field in NUMBERS if field in bars]
-    return _in_order(bars[["date", "ticker", *fields]], log, name, dict(zip(files, parts, strict=True)))
 
 
 def ticker_of(source: Path) -> str:
@@ -142,34 +126,19 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(normal_ticker(ticker)):
-        raise DataError(
-            f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or rename the file",
-            argument="ticker",
-        )
+        text = f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or rename the file"
+        raise DataError(text, argument="ticker")
     return ticker
 
 
-def _check_order(days: Array, layout: Layout, name: str) -> None:
-    """Raise DataError if the dates of a table without tickers repeat or change direction."""
-    steps = np.diff(days).astype(np.int64)
-    turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
-    if turns.any():
-        raise DataError(
-            f"{name} has no column of tickers, and its dates repeat or change direction at {days[1:][turns][0]!s:.10}, so it may "
-            f"have several assets. {ask_for_tickers(layout.columns)}",
-            argument="ticker_column",
-        )
-
-
-def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
+def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
     """Return the tickers of all bars, [T] or [T * N], and a sentence on those that were normalised.
 
-    `ticker` was given by the user, `own_ticker` is used for a table without tickers.
+    `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
     """
     if layout.tickers is not None:
         tickers, respelled = parse_tickers(layout.tickers, name)
     else:
-        labels = list(dict.fromkeys(label or own_ticker for _, label in layout.numbers))
         columns, respelled = parse_tickers(pd.Series(labels, dtype=object), name)
         if (twice := pd.Series(columns).duplicated(keep=False)).any():
             one, other, *_ = (label for label, again in zip(labels, twice, strict=True) if again)
@@ -177,15 +146,12 @@ def _tickers_of(layout: Layout, ticker: str | None, own_ticker: str | None, name
         tickers = columns.take(np.tile(np.arange(len(labels)), len(layout.dates)))
     if ticker is not None:
         if len(tickers.categories) > 1:
-            raise InputError(
-                f"ticker is {ticker!r}, and {name} has {len(tickers.categories)} tickers, such as "
-                f"{' and '.join(tickers.categories[:2])}; leave ticker out",
-                argument="ticker",
-            )
+            text = f"{len(tickers.categories)} tickers, such as {' and '.join(tickers.categories[:2])}"
+            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; leave ticker out", argument="ticker")
         return tickers.rename_categories(pd.Index([normal_ticker(ticker)], dtype=object)), ""
     changed = [f"{label} as {spelled}" for label, spelled in respelled.items()]
-    more = f" and {len(changed) - _LISTED} more" if len(changed) > _LISTED else ""
-    return tickers, f"tickers in one spelling: {', '.join(changed[:_LISTED])}{more}" if changed else ""
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    return tickers, f"tickers in one spelling: {', '.join(changed[:5])}{more}" if changed else ""
 
 
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
