@@ -6,24 +6,21 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
 from finpod.market.columns import DATES, DESCRIPTIONS, TICKERS, field_of, is_unnamed, word
-from finpod.market.parsing import BLANK, holds_dates, is_ticker, normal_ticker
+from finpod.market.parsing import BLANK, is_date, is_ticker, normal_ticker
 
 KINDS = (".parquet", ".csv")
-_HEAD = 1 << 16
-"""Number of bytes from which the separator and header of a CSV are recognised."""
-_LINES = 40
-"""Number of lines in which the header must be."""
 _SEPARATORS = ",;\t|"
-_TEXT = pa.dictionary(pa.int32(), pa.string())
 _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
 
 
@@ -38,7 +35,12 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
     if kind not in KINDS:
         raise InputError(f"{source.name} is neither .parquet nor .csv; convert it to one of them, with one row per bar")
     try:
-        return _read_parquet(source) if kind == ".parquet" else _read_csv(source, decimal, ticker_column)
+        if kind == ".csv":
+            return _read_csv(source, decimal, ticker_column)
+        try:
+            return pd.read_parquet(source)
+        except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
+            return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         raise DataError(f"{source.name} cannot be read ({first_line(error)}); fetch or export it again") from error
 
@@ -57,12 +59,10 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
         head = text.partition("\n")[0]
         separator = ";" if head.count(";") > head.count(",") else ","
         table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=separator)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = first_line(error)
-        raise DataError(f"{source.name} is not a CSV ({reason}); it needs the columns {needed}") from error
-    table = table.rename(columns=lambda label: str(label).strip().lower()).apply(
-        lambda column: column.fillna("").str.strip()
-    )
+    except ValueError as error:
+        raise DataError(f"{source.name} is not a CSV ({first_line(error)}); it needs the columns {needed}") from error
+    table = table.fillna("").apply(lambda column: column.str.strip())
+    table.columns = table.columns.str.strip().str.lower()
     missing = [label for label in columns if label not in table]
     if missing or table.empty:
         fault = f"has no column {missing[0]}" if missing else f"has no {entry}"
@@ -70,75 +70,51 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
     return table
 
 
-def _read_parquet(source: Path) -> pd.DataFrame:
-    """Return a parquet file as a frame with its index."""
-    try:
-        return pd.read_parquet(source)
-    except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
-        return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
-
-
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
     """Return a CSV as a frame. Columns of numbers and words for missing values are numeric, others text."""
-    from pyarrow import csv as arrow_csv
-
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
-    header = _header_of(
-        [(at, [cell.strip() for cell in next(csv.reader([line], delimiter=separator))]) for at, line in lines]
-    )
-    names = [str(at) for at in range(len(header.labels))]
-    options = arrow_csv.ConvertOptions(
-        null_values=_BLANK,
-        true_values=[],
-        false_values=[],
-        timestamp_parsers=["none"],  # to keep the UTC offset
-        decimal_point=decimal,
-        column_types={
-            name: _TEXT
-            for name, label in zip(names, header.labels, strict=True)
-            if header.levels is None and (_stays_text(label) or word(label) == word(ticker_column))
-        },
-    )
+    rows = [[cell.strip() for cell in next(csv.reader([line], delimiter=separator))] for _, line in lines]
+    labels, levels, end = _header_of(rows)
+    first = lines[end][0] if end < len(lines) else lines[-1][0] + 1
+    names = [str(at) for at in range(len(labels))]
+    # dates, and possible tickers, which may have leading zeros
+    texts = (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp", word(ticker_column))
+    stay_text = [levels is None and (is_unnamed(label) or word(label) in texts) for label in labels]
     table = arrow_csv.read_csv(
         source,
-        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=header.lines),
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=first),
         parse_options=arrow_csv.ParseOptions(delimiter=separator),
-        convert_options=options,
+        convert_options=arrow_csv.ConvertOptions(
+            null_values=_BLANK,
+            true_values=[],
+            false_values=[],
+            timestamp_parsers=["none"],  # to keep the UTC offset
+            decimal_point=decimal,
+            column_types=dict.fromkeys(compress(names, stay_text), pa.dictionary(pa.int32(), pa.string())),
+        ),
     )
-    frame = table.to_pandas(date_as_object=False)
-    if header.levels is None:
-        return frame.set_axis(header.labels, axis=1)
-    return frame.set_axis(pd.MultiIndex.from_tuples(header.labels, names=header.levels), axis=1)
+    header = labels if levels is None else pd.MultiIndex.from_tuples(labels, names=levels)
+    return table.to_pandas(date_as_object=False).set_axis(header, axis=1)
 
 
-class _Header(NamedTuple):
-    """The lines before the first row of a CSV."""
+def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
+    """Return the labels of a CSV, the names of the two levels of its header, and the position of its first bar among `rows`.
 
-    labels: list[Any]
-    """One label per column: text, or (upper label, lower label) in a header of two levels."""
-    levels: tuple[str | None, str | None] | None
-    """Names of the two levels of the header; None for one level."""
-    lines: int
-    """Number of lines of the file before the first row."""
-
-
-def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
-    """Return the header of a CSV, given its first lines as (number, cells). Raises ValueError for a file without a header.
-
-    A second line belongs to the header if it has tickers below fields, or fields below tickers. Fields are recognised by their
-    names. Tickers are recognised by the name of their level, by a following line with the name of the index, or because each
-    has a close and the first column has no value.
+    `rows` are the cells of the first lines. In a header of one level the labels are text and the names None; in one of two levels
+    a label is (upper label, lower label). A second line belongs to the header if it has tickers below fields, or fields below
+    tickers. Fields are recognised by their names. Tickers are recognised by the name of their level, by a following line with
+    the name of the index, or because each has a close and the first column has no value. Raises ValueError for a file without a
+    header.
     """
-    start = next((at for at, (_, cells) in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
-    if any(not cells[0] for _, cells in rows[:start]):  # an upper level with one label, not a title
-        start = next(at for at, (_, cells) in enumerate(rows) if not cells[0])
-    upper, lower, third = [*(cells for _, cells in rows[start:]), [""], [""]][:3]
-    if sum(map(_is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
+    start = next((at for at, cells in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
+    start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label
+    upper, lower, third = [*rows[start:], [""], [""]][:3]
+    if sum(map(is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
         raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
-    followed = _names_the_index(third)
     labels: list[Any] = list(upper)
-    levels, count, blank = None, 1, ("", "")
+    levels, end = None, start + 1
+    followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the name of the index below two levels
     if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
         if word(lower[0]) in TICKERS:
             upper = [_without_number(label) for label in upper]
@@ -146,15 +122,12 @@ def _header_of(rows: Sequence[tuple[int, list[str]]]) -> _Header:
             upper[at] = upper[at] or upper[at - 1]
         dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
         labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
-        levels, count = (upper[0] or None, lower[0] or None), 3 if followed else 2
-    elif _names_the_index(lower):
-        labels[0], count = lower[0], 2
-    if len(rows) > start + count:
-        number, values = rows[start + count]
-        if len(values) == len(labels) + 1 and not values[-1]:  # rows end with commas
-            labels.append(blank if levels else "")
-        return _Header(labels, levels, number)
-    return _Header(labels, levels, rows[-1][0] + 1)
+        levels, end = (upper[0] or None, lower[0] or None), start + 2 + followed
+    elif word(lower[0]) in DATES and not any(lower[1:]):
+        labels[0], end = lower[0], start + 2
+    if end < len(rows) and len(rows[end]) == len(labels) + 1 and not rows[end][-1]:  # rows end with commas
+        labels.append(("", "") if levels else "")
+    return labels, levels, end
 
 
 def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
@@ -162,7 +135,7 @@ def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
     called = word(lower[0]) in TICKERS and word(upper[0]) not in (*TICKERS, *DESCRIPTIONS, *DATES)
     pairs = list(zip(upper[1:], lower[1:], strict=True))
     closes = {below for label, below in pairs if field_of(_without_number(label) if called else label) == "close"}
-    dated, numbers = any(map(_is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
+    dated, numbers = any(map(is_date, lower)), any(re.fullmatch(r"[-+]?[\d.,]+", label) for label in lower)
     below = {label for label in lower[1:] if label}
     spelled = not {label.lower() for label in below} <= set(BLANK) and not numbers
     tickers = spelled and all(is_ticker(normal_ticker(label)) for label in below)
@@ -178,24 +151,10 @@ def _without_number(label: str) -> str:
     return bare if field_of(bare) else label
 
 
-def _names_the_index(cells: Sequence[str]) -> bool:
-    """Return True for a line that has only the name of the first column, as pandas writes below headers of two levels."""
-    return word(cells[0]) in DATES and not any(cells[1:])
-
-
-def _is_date(label: str) -> bool:
-    return holds_dates(pd.Series([label], dtype=object))
-
-
-def _stays_text(label: str) -> bool:
-    """Return True for a column that must be read as text: dates, and possible tickers, which may have leading zeros."""
-    return is_unnamed(label) or word(label) in (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp")
-
-
 def _first_lines(source: Path) -> list[tuple[int, str]]:
-    """Return the first lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
+    """Return the first 40 lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
     with source.open("rb") as stream:
-        head = stream.read(_HEAD)
+        head = stream.read(1 << 16)
     if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("it is not text in UTF-8")
     text = head.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
@@ -204,4 +163,4 @@ def _first_lines(source: Path) -> list[tuple[int, str]]:
         raise ValueError("it is empty")
     if lines[0][1].lstrip().lower().startswith(("<!doctype", "<html", "<?xml", "{", "[{")):
         raise ValueError("it is HTML or JSON, not a table")
-    return lines[:_LINES]
+    return lines[:40]
