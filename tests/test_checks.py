@@ -6,7 +6,7 @@ import pytest
 from made_bars import alone, built, frame, one_name, places, repairs, suspicions
 from numpy.testing import assert_array_equal
 
-from finpod.market.long_bars import SUSPICIONS, RepairLog, repair_lines, suspicion_lines
+from finpod.market.long_bars import SUSPICIONS, RepairLog, check_lines
 
 CARRIED = "bars masked, the last price carried forward"
 DAYS = pd.bdate_range("2024-01-02", periods=100)
@@ -229,8 +229,8 @@ def test_all_are_counted_and_the_first_listed():
     assert len(content["suspicions"]) == SUSPICIONS
     (mended,) = content["repairs"]
     assert (mended["kind"], mended["count"], len(mended["places"])) == ("mended", 367, 20)
-    lines = repair_lines(content)
-    assert lines[:2] == ["mended: 367", "  AAA 2020-01-01 close 0 -> 1"]
-    assert lines[-1] == "  and 362 more"
-    assert suspicion_lines(content)[-1] == "  and 166 more"
-    assert repair_lines({"repairs": {}}) == suspicion_lines({}) == []
+    repairs, suspicions = check_lines(content)
+    assert repairs[:2] == ["mended: 367", "  AAA 2020-01-01 close 0 -> 1"]
+    assert repairs[-1] == "  and 362 more"
+    assert suspicions[-1] == "  and 166 more"
+    assert check_lines({"repairs": {}}) == ([], [])

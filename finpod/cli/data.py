@@ -112,7 +112,7 @@ def import_file(
 @options.with_options(READING | FILES)
 def check(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more of them."""
-    from finpod.market.long_bars import repair_lines, suspicion_lines
+    from finpod.market.long_bars import check_lines
 
     loaded = options.load(values, options.market_path(market), **options.values_of(FILES, values))
     facts = {**_summary(loaded), **loaded.manifest}
@@ -121,8 +121,7 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
         return
     told = ("repairs", "suspicions", "suspicion_counts")
     console.show_facts({name: _lines(fact) for name, fact in facts.items() if name not in told})
-    parts = {"repairs": repair_lines(loaded.manifest), "anomalies, left unchanged": suspicion_lines(loaded.manifest)}
-    for title, lines in parts.items():
+    for title, lines in zip(("repairs", "anomalies, left unchanged"), check_lines(loaded.manifest), strict=True):
         print(f"\n{title}: {'' if lines else 'none'}".rstrip())
         print("".join(f"  {line}\n" for line in lines), end="")
 

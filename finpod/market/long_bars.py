@@ -34,7 +34,7 @@ class LongBars:
     @cached_property
     def first(self) -> Array:
         """[R] bool mask of the first bar of each asset."""
-        return np.r_[True, self.code[1:] != self.code[:-1]][: len(self.code)]
+        return np.diff(self.code, prepend=-1) != 0
 
     @cached_property
     def stop(self) -> Array:
@@ -91,19 +91,16 @@ class LongBars:
                 same_asset = np.append(code, -1)[following] == self.code[lost]
                 values[name] = event[kept]
                 combine.at(values[name], following[same_asset], event[lost][same_asset])
-        return LongBars(self.tickers, code, self.date[kept], values)
+        return replace(self, code=code, date=self.date[kept], values=values)
 
 
 def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
     """Return the rows of tidy bars (see `finpod.market.tidy.read_bars`) that have a close and are not `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
     order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
-    sorted_bars = LongBars(
-        tickers=tuple(bars["ticker"].cat.categories),
-        code=code[order].astype(np.int64),
-        date=bars["date"].to_numpy()[order],
-        values={str(name): bars[name].to_numpy()[order] for name in bars.columns[2:]},
-    )
+    tickers = tuple(bars["ticker"].cat.categories)
+    values = {str(name): bars[name].to_numpy()[order] for name in bars.columns[2:]}
+    sorted_bars = LongBars(tickers, code[order].astype(np.int64), bars["date"].to_numpy()[order], values)
     return sorted_bars.without(np.isnan(sorted_bars.values["close"]) | dropped[order])
 
 
@@ -167,25 +164,19 @@ class RepairLog:
         }
 
 
-def repair_lines(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the repairs of a manifest as lines of text: the count of each kind, then the bars that are listed."""
-    lines = []
+def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the repairs and the suspicions of a manifest as lines of text: the count of each kind, then those that are listed."""
+    repairs, suspicions = [], []
     for entry in manifest.get("repairs") or ():
         listed = []
         for place in entry["places"][:5]:
             was, became = (f"{v:,.10g}" if isinstance(v, float) else v for v in (place["was"], place["became"]))
             listed.append(f"{place['ticker']} {place['date']} {place['column']} {was} -> {became}")
-        lines += _counted(entry["kind"], entry["count"], listed)
-    return lines
-
-
-def suspicion_lines(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the suspicions of a manifest as lines of text: the count of each kind, then the suspicions that are listed."""
-    lines = []
+        repairs += _counted(entry["kind"], entry["count"], listed)
     for kind, count in (manifest.get("suspicion_counts") or {}).items():
-        listed = [entry for entry in manifest["suspicions"] if entry["kind"] == kind]
-        lines += _counted(kind, count, [f"{one['ticker']} {one['date']} {one['sentence']}" for one in listed])
-    return lines
+        entries = [entry for entry in manifest["suspicions"] if entry["kind"] == kind]
+        suspicions += _counted(kind, count, [f"{one['ticker']} {one['date']} {one['sentence']}" for one in entries])
+    return repairs, suspicions
 
 
 def _counted(kind: str, count: int, listed: Sequence[str]) -> list[str]:

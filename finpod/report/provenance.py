@@ -11,7 +11,7 @@ import pandas as pd
 
 from finpod.backtesting.text import who_varies
 from finpod.figures import WRITE, percent, ratio
-from finpod.market.long_bars import repair_lines, suspicion_lines
+from finpod.market.long_bars import check_lines
 from finpod.report.pages import words
 from finpod.result import BacktestResult
 
@@ -83,7 +83,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
     """Return groups of (label, text) pairs on data, agent and search of a result. Empty groups are left out."""
     manifest = dict(result.manifest)
     title = str(manifest.pop("title", manifest.get("source", "unnamed")))
-    checks = {"Repaired or masked": repair_lines(manifest), "Suspicious, left unchanged": suspicion_lines(manifest)}
+    checks = dict(zip(("Repaired or masked", "Suspicious, left unchanged"), check_lines(manifest), strict=True))
     for listed in ("repairs", "suspicions", "suspicion_counts", "without_prices"):
         manifest.pop(listed, None)
     data = [("Title", title), ("Content hash (SHA-256)", result.data_hash or "none"), *flat(manifest)]
