@@ -12,7 +12,6 @@ prices, which reveal later splits and dividends. Use it only to reproduce publis
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -90,11 +89,6 @@ class Bars:
         return self.row - self.has_bar.int().argmax(dim=0)
 
     @cached_property
-    def log_last_close(self) -> Tensor:
-        """[T, N] logarithm of the last close at or before the row."""
-        return self.last("close").log()
-
-    @cached_property
     def returns(self) -> Tensor:
         """[T, N] r = c_t / c_{t-1} - 1 where both sessions have a bar. A return over a gap is not a one-session return."""
         return self.close / delay(self.close, 1) - 1
@@ -104,10 +98,9 @@ class Bars:
         """[T, 1] m: equal-weight mean of the returns of the day's members; NaN where none has one."""
         counted = self.member & self.returns.isfinite()
         total = self.returns.where(counted, 0.0).sum(dim=1, keepdim=True)
-        count = counted.sum(dim=1, keepdim=True)
-        return (total / count).where(count > 0, math.nan)
+        return total / counted.sum(dim=1, keepdim=True)  # 0 / 0 is NaN
 
-    @cached_property
+    @property
     def dollar_volume(self) -> Tensor:
         """[T, N] close times volume, in currency."""
         return self.close * self.table("volume")
@@ -125,7 +118,8 @@ class Bars:
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
     """Return ln(c_{t-skip} / c_{t-sessions}) [T, N], with the last close at or before each of the two rows."""
-    return delay(bars.log_last_close, skip) - delay(bars.log_last_close, sessions)
+    price = bars.last("close").log()
+    return delay(price, skip) - delay(price, sessions)
 
 
 def market_beta(moments: Moments) -> Tensor:
@@ -158,9 +152,8 @@ def smooth_momentum(bars: Bars, window: int) -> Tensor:
     return 252 * slope * ratio(slope * deviation[0, 1], deviation[1, 1], DUST)
 
 
-def volatility(bars: Bars, window: int) -> Tensor:
-    """Return the standard deviation (ddof 1) of r [T, N]."""
-    moments = bars.moments(window)
+def standard_deviation(moments: Moments) -> Tensor:
+    """Return the standard deviation (ddof 1) [T, N] of the first variable."""
     return (moments.deviation[0, 0] / (moments.rows - 1).clamp(min=1)).sqrt()
 
 
@@ -190,8 +183,8 @@ SCALE_FREE: dict[str, Definition] = {
     "high_252_distance": Definition(lambda bars: (bars.close / rolling_max(bars.close, 252)).log(), 251),
     "beta_252": Definition(lambda bars: market_beta(bars.moments(252)), 252),
     "idiosyncratic_volatility_63": Definition(lambda bars: residual_deviation(bars.moments(63)), 63),
-    "volatility_21": Definition(partial(volatility, window=21), 21),
-    "volatility_63": Definition(partial(volatility, window=63), 63),
+    "volatility_21": Definition(lambda bars: standard_deviation(bars.moments(21)), 21),
+    "volatility_63": Definition(lambda bars: standard_deviation(bars.moments(63)), 63),
     "log_dollar_volume_63": Definition(partial(log_mean_volume, window=63), 62, tables=("volume",)),
     "amihud_63": Definition(partial(illiquidity, window=63), 63, tables=("volume",)),
     "turbulence_63": Definition(
@@ -220,8 +213,8 @@ def macd(bars: Bars) -> Tensor:
 
 def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
     """Return the mean of the closes plus `width` times their standard deviation (ddof 1) [T, N]."""
-    rows, mean, deviation = rolling_moments(bars.close.unsqueeze(0), window)
-    return mean[0] + width * (deviation[0, 0] / (rows - 1).clamp(min=1)).sqrt()
+    moments = rolling_moments(bars.close.unsqueeze(0), window)
+    return moments.mean[0] + width * standard_deviation(moments)
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:

@@ -65,23 +65,24 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
     Raises InputError for an unknown name, a user's column that the market does not have, a function named like a built-in
     feature or like another one, and when no feature is left.
     """
+    features = "default" if features is None else features
     available: dict[str, Feature] = {}
     left_out: list[str] = []
-    for feature in _expand(features):
-        name = name_of(feature)
-        if name in available and available[name] != feature:
-            raise InputError(f"two features are called {name}; rename one", argument="features")
-        if any(getattr(market, table) is None for table in _definition(feature, market).tables):
-            left_out.append(name)
-        else:
-            available[name] = feature
+    for one in [features] if isinstance(features, str) or callable(features) else features:
+        for feature in SETS.get(one, (one,)) if isinstance(one, str) else (one,):
+            name, definition = name_of(feature), _definition(feature, market)
+            if name in available and available[name] != feature:
+                raise InputError(f"two features are called {name}; rename one", argument="features")
+            if any(getattr(market, table) is None for table in definition.tables):
+                left_out.append(name)
+            else:
+                available[name] = feature
     if not available:
-        lacking = (
-            f"no feature is left: this market lacks columns that {', '.join(left_out)} need; choose other features"
-        )
-        raise InputError(
-            lacking if left_out else "features is empty; leave it out for the default set", argument="features"
-        )
+        text = "features is empty; leave it out for the default set"
+        if left_out:
+            lacking = ", ".join(left_out)
+            text = f"no feature is left: this market lacks columns that {lacking} need; choose other features"
+        raise InputError(text, argument="features")
     return tuple(available.values()), tuple(dict.fromkeys(left_out))
 
 
@@ -136,21 +137,22 @@ def build_panel(
             "give NaN where a feature is undefined"
         )
     member, tradable = (torch.tensor(np.array(table), device=raw.device) for table in (market.member, market.has_bar))
-    if scaling is not None:
-        return Panel(scaling.apply(raw, member), tradable, member, names, left_out, scaling)
-    if fit is None:
-        raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
-    scaling = Scaling.fit(raw, member, *fit, names=names, kinds=[_definition(one, market).kind for one in available])
-    bars = (member & tradable)[slice(*fit)]
-    shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
-    undefined = {name: share for name, share in zip(names, shares.tolist(), strict=True) if share > 0}
-    dropped = {name: share for name, share in undefined.items() if share > MOST_UNDEFINED}
-    columns = [column for column, name in enumerate(names) if name not in dropped]
-    scaling = scaling.select(columns)
-    _require_useful(scaling, dropped, fit)
-    undefined = {name: share for name, share in undefined.items() if name not in dropped}
-    observed = scaling.apply(raw[..., columns] if dropped else raw, member)
-    return Panel(observed, tradable, member, scaling.names, left_out, scaling, undefined, dropped)
+    undefined: dict[str, float] = {}
+    dropped: dict[str, float] = {}
+    if scaling is None:
+        if fit is None:
+            raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
+        kinds = [_definition(feature, market).kind for feature in available]
+        scaling = Scaling.fit(raw, member, *fit, names=names, kinds=kinds)
+        bars = (member & tradable)[slice(*fit)]
+        shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
+        for name, share in zip(names, shares.tolist(), strict=True):
+            if share > 0:
+                (dropped if share > MOST_UNDEFINED else undefined)[name] = share
+        columns = [column for column, name in enumerate(names) if name not in dropped]
+        scaling, raw = scaling.select(columns), raw[..., columns] if dropped else raw
+        _require_useful(scaling, dropped, fit)
+    return Panel(scaling.apply(raw, member), tradable, member, scaling.names, left_out, scaling, undefined, dropped)
 
 
 def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[int, int]) -> None:
@@ -169,53 +171,34 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
         )
 
 
-def _expand(features: Features) -> list[Feature]:
-    """Return the single features, with sets replaced by their members."""
-    if features is None:
-        features = "default"
-    single: list[Feature] = []
-    for feature in [features] if isinstance(features, str) or callable(features) else features:
-        if callable(feature):
-            if name_of(feature) in {*FEATURES, *SETS, "<lambda>"}:
-                raise InputError(
-                    f"a feature function cannot have the name {name_of(feature)}; define it under another name",
-                    argument="features",
-                )
-            single.append(feature)
-        elif feature in SETS:
-            single.extend(SETS[feature])
-        elif feature in FEATURES or column_of(feature) is not None:
-            single.append(feature)
-        else:
-            hint = did_you_mean(str(feature), [*FEATURES, *SETS], f"choose from {', '.join([*SETS, *FEATURES])}")
-            raise InputError(f"unknown feature {feature!r}; {hint}", argument="features")
-    return single
-
-
 def _definition(feature: Feature, market: MarketData) -> Definition:
-    """Return the definition of a feature; users' columns and functions have no warm-up. Raises InputError for a missing column."""
+    """Return the definition of a feature. Users' columns and functions have no warm-up."""
+    name = name_of(feature)
     if callable(feature):
+        if name in {*FEATURES, *SETS, "<lambda>"}:
+            text = f"a feature function cannot have the name {name}; define it under another name"
+            raise InputError(text, argument="features")
         return Definition(lambda bars: _of_user(market, feature).to(bars.device, torch.float64), 0)
-    if (column := column_of(feature)) is None:
-        return FEATURES[feature]
-    # A column with one value for all tickers cannot be scaled across them.
-    kind: Kind = "pooled" if market.extra.is_shared(column) else "cross"
-    return Definition(lambda bars: torch.tensor(np.array(market.extra[column]), device=bars.device), 0, kind)
+    if (column := column_of(feature)) is not None:
+        # A column with one value for all tickers cannot be scaled across them.
+        kind: Kind = "pooled" if market.extra.is_shared(column) else "cross"
+        return Definition(lambda bars: torch.tensor(np.array(market.extra[column]), device=bars.device), 0, kind)
+    if feature not in FEATURES:
+        hint = did_you_mean(str(feature), [*FEATURES, *SETS], f"choose from {', '.join([*SETS, *FEATURES])}")
+        raise InputError(f"unknown feature {feature!r}; {hint}", argument="features")
+    return FEATURES[feature]
 
 
 def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]) -> Tensor:
     """Return the values [T, N] of a user's function."""
+    name = name_of(feature)
     try:
         values = feature(market)
     except Exception as error:
-        raise InputError(
-            f"feature {name_of(feature)} failed: {type(error).__name__}: {error}", argument="features"
-        ) from error
+        raise InputError(f"feature {name} failed: {type(error).__name__}: {error}", argument="features") from error
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
-        raise InputError(
-            f"feature {name_of(feature)} has shape {tuple(values.shape)}, not the {market.shape} of sessions and assets",
-            argument="features",
-        )
+        text = f"feature {name} has shape {tuple(values.shape)}, not the {market.shape} of sessions and assets"
+        raise InputError(text, argument="features")
     return values

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ COVERAGE = 0.8
 """Least share of a window's rows that must have a value."""
 DUST = 1e-12
 """A divisor below this, relative to its unit, is a rounding error and counts as zero."""
+
+State: TypeAlias = tuple[Tensor, ...]
 
 
 class Moments(NamedTuple):
@@ -61,16 +63,17 @@ def enough(count: Tensor, window: int) -> Tensor:
 def rolling_mean(table: Tensor, window: int) -> Tensor:
     """Return the mean [T, N] of the last `window` rows."""
     exists = table.isfinite()
-    count, total = _over_window((exists.double(), table.where(exists, 0.0)), window, _add, 0.0)
+    count, total = _over_window((exists.double(), table.where(exists, 0.0)), window, _add)
     return (total / count.clamp(min=1)).where(enough(count, window), math.nan)
 
 
 def rolling_max(table: Tensor, window: int) -> Tensor:
     """Return the maximum [T, N] of the last `window` rows."""
-    exists = table.isfinite()
-    (count,) = _over_window((exists.double(),), window, _add, 0.0)
-    (greatest,) = _over_window((table.where(exists, -math.inf),), window, _greater, -math.inf)
-    return greatest.where(enough(count, window), math.nan)
+    greatest, span = table.where(table.isfinite(), -math.inf), 1
+    while span < window:  # the two blocks may overlap, which does not change a maximum
+        step = min(span, window - span)
+        greatest, span = greatest.maximum(delay(greatest, step, -math.inf)), span + step
+    return greatest.where(~rolling_mean(table, window).isnan(), math.nan)
 
 
 def rolling_moments(variables: Tensor, window: int) -> Moments:
@@ -81,7 +84,7 @@ def rolling_moments(variables: Tensor, window: int) -> Moments:
     exists = variables.isfinite().all(dim=0)
     values = variables.where(exists, 0.0)
     nothing = values.new_zeros((len(values), *values.shape))
-    rows, mean, deviation = _over_window((exists.double(), values, nothing), window, _merge, 0.0)
+    rows, mean, deviation = _over_window((exists.double(), values, nothing), window, _merge)
     defined = enough(rows, window)
     return Moments(rows, mean.where(defined, math.nan), deviation.where(defined, math.nan))
 
@@ -106,49 +109,33 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
     """
     exists = table.isfinite()
     decay = torch.full_like(table, 1 - rate).where(exists, 1.0)
-    total, weight = table.where(exists, 0.0), exists.double()
-    reach = 1
+    sums, reach = torch.stack([table.where(exists, 0.0), exists.double()]), 1
     while reach < len(table):
-        total = total + decay * delay(total, reach, 0.0)
-        weight = weight + decay * delay(weight, reach, 0.0)
+        sums = sums + decay * delay(sums, reach, 0.0)
         decay = decay * delay(decay, reach, 0.0)
         reach *= 2
-    return total.div(weight).where(exists, math.nan)
+    return (sums[0] / sums[1]).where(exists, math.nan)
 
 
-def _over_window(
-    level: tuple[Tensor, ...], window: int, merge: Callable[[Any, Any], tuple[Tensor, ...]], empty: float
-) -> tuple[Tensor, ...]:
-    """Combine `level`, the statistic of single rows, over the last `window` rows.
-
-    `merge` takes (later, earlier); `empty` is the value of rows before the first one.
-    """
-
-    def earlier(state: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
-        return tuple(delay(part, rows, empty) for part in state)
-
-    done: tuple[Tensor, ...] | None = None
+def _over_window(level: State, window: int, merge: Callable[[State, State], State]) -> State:
+    """Combine `level`, the statistics of single rows, over the last `window` rows. `merge` takes (later, earlier)."""
+    done: State = ()
     covered, span = 0, 1
     while True:
         if window & span:
-            done = level if done is None else merge(done, earlier(level, covered))
+            done = merge(done, tuple(delay(part, covered, 0.0) for part in level)) if done else level
             covered += span
         if covered == window:
-            assert done is not None
             return done
-        level = merge(level, earlier(level, span))
+        level = merge(level, tuple(delay(part, span, 0.0) for part in level))
         span *= 2
 
 
-def _add(later: tuple[Tensor, ...], earlier: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _add(later: State, earlier: State) -> State:
     return tuple(a + b for a, b in zip(later, earlier, strict=True))
 
 
-def _greater(later: tuple[Tensor], earlier: tuple[Tensor]) -> tuple[Tensor]:
-    return (later[0].maximum(earlier[0]),)
-
-
-def _merge(later: tuple[Tensor, ...], earlier: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _merge(later: State, earlier: State) -> State:
     count = later[0] + earlier[0]
     share = earlier[0] / count.clamp(min=1)
     gap = earlier[1] - later[1]

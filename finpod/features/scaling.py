@@ -45,8 +45,8 @@ class Scaling:
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are not within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
-        mean, sd = torch.stack([torch.stack(pair) for pair in figures], dim=1).tolist()
-        return cls(tuple(names), tuple(kinds), tuple(mean), tuple(sd))
+        mean, sd = (tuple(torch.stack(values).tolist()) for values in zip(*figures, strict=True))
+        return cls(tuple(names), tuple(kinds), mean, sd)
 
     def select(self, columns: Sequence[int]) -> Scaling:
         """Return the scaling of the features with these column numbers."""

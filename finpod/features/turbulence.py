@@ -22,7 +22,8 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
     """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the previous `window` sessions.
 
     d_t = z' R^-1 z, where z are today's returns standardised by mean and deviation of the window, and R their correlation
-    matrix in the window, shrunk towards the identity by the intensity of Ledoit and Wolf (2004). Only the day's members
+    matrix in the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A well-conditioned estimator
+    for large-dimensional covariance matrices" (2004). Only the day's members
     (`member` [T, N]) with a return today and on every session of the window are used, not assets that join the index later.
     `per_asset` divides by their number. NaN if there are none.
     """
@@ -54,22 +55,14 @@ def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, T
     centred = centred * scale
     correlation = centred @ centred.mT / window
     count = used.sum(dim=1)
-    intensity = _shrinkage(centred, correlation, count)
+    size = correlation.square().sum(dim=(-2, -1))
+    error = (centred.square().sum(dim=1).square().mean(dim=-1) - size) / window  # b2 of Ledoit and Wolf
+    spread = size - count.squeeze(-1)  # their d2
+    intensity = (error / spread.where(spread > DUST, 1.0)).where(spread > DUST, 1.0)
+    intensity = intensity.clamp(_LEAST_SHRINKAGE, 1.0)[:, None, None]
     shrunk = correlation * (1 - intensity)
     shrunk.diagonal(dim1=-2, dim2=-1).add_(intensity.squeeze(-1))
     factor, failed = torch.linalg.cholesky_ex(shrunk)
     whitened = torch.linalg.solve_triangular(factor, (today.unsqueeze(-1) - mean) * scale, upper=False)
     distance = whitened.square().sum(dim=1)
     return distance.where((count > 0) & (failed == 0).unsqueeze(-1), math.nan), count
-
-
-def _shrinkage(standardised: Tensor, correlation: Tensor, count: Tensor) -> Tensor:
-    """Return the intensity b2 / d2 [B, 1, 1] of Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional
-    covariance matrices", for standardised returns [B, N, W] and the identity as target."""
-    window = standardised.shape[-1]
-    size = correlation.square().sum(dim=(-2, -1))
-    fourth = standardised.square().sum(dim=1).square().mean(dim=-1)
-    error = (fourth - size) / window
-    distance = size - count.squeeze(-1)
-    intensity = (error / distance.where(distance > DUST, 1.0)).where(distance > DUST, 1.0)
-    return intensity.clamp(_LEAST_SHRINKAGE, 1.0)[:, None, None]
