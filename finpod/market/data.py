@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from finpod.errors import DataError, InputError
-from finpod.market.extra import NO_EXTRA, ExtraData
+from finpod.market.extra import ExtraData, read_only
 from finpod.measures import Array
 from finpod.periods import check_periods, contradiction, measure, plain
 
@@ -67,7 +67,7 @@ class MarketData:
     """[T] float64, adjusted close of the benchmark; NaN where missing."""
     benchmark_open: Array | None = None
     """[T] float64, adjusted open of the benchmark."""
-    extra: ExtraData = NO_EXTRA
+    extra: ExtraData = field(default_factory=ExtraData)
     """The user's columns, such as `extra["pe"]` [T, N]. Row t has the values known at row t."""
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
@@ -80,21 +80,19 @@ class MarketData:
     They are not part of the content hash, and they are not saved."""
 
     def __post_init__(self) -> None:
-        self._set("dates", np.asarray(self.dates).astype("datetime64[ns]"))
+        arrays = vars(self)  # a frozen dataclass has no other way to set its fields
+        arrays["dates"] = read_only(np.asarray(self.dates).astype("datetime64[ns]"))
         days, assets = self.shape
         if days == 0 or assets == 0:
-            raise DataError(
-                f"a market needs at least one session and one asset; got {days} sessions and {assets} assets"
-            )
+            raise DataError(f"a market needs a session and an asset, and has {days} sessions and {assets} assets")
         if len(set(self.tickers)) != assets:
             repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
-        back = np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))
-        if len(back):
+        if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
             one, following = self.dates[back[0] : back[0] + 2]
             raise DataError(f"dates do not increase: {one!s:.10} is followed by {following!s:.10}; sort them")
         if self.member is None:
-            self._set("member", np.ones((days, assets), dtype=bool))
+            arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
             # All tables in C order: numpy adds up Fortran order in another sequence, which changes the last bits of sums.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
@@ -103,42 +101,36 @@ class MarketData:
                 raise DataError(f"{name} has shape {table.shape}, not the {shape} of the market")
             if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
+                price = f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10}"
                 raise DataError(
-                    f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10} is {table[row, column]:g}; "
-                    "a price must be positive, or NaN where there is no bar"
+                    f"{price} is {table[row, column]:g}; give a positive price, or NaN where there is no bar"
                 )
-            self._set(name, table)
+            arrays[name] = read_only(table)
         if not self.has_bar.any():
             raise DataError(f"all closes of {assets} assets over {days} sessions are missing; give at least one price")
         self.extra.check_shape(days, assets)
         row = days - 1 - self.has_bar[::-1].argmax(axis=0)
         last = np.where(self.has_bar.any(axis=0), self.dates[row], np.datetime64("NaT", "ns"))
-        self._set("last_bar", np.asarray(last if self.last_bar is None else self.last_bar).astype("datetime64[ns]"))
+        last = np.asarray(last if self.last_bar is None else self.last_bar)
+        arrays["last_bar"] = read_only(last.astype("datetime64[ns]"))
         self._set_periods()
 
     def _set_periods(self) -> None:
         """Measure the bars per year, or check the given number; `periods_note` in the manifest reports a contradiction."""
-        note = self.manifest.get("periods_note", "")
-        if self.periods_per_year is None:
+        periods, sessions = self.periods_per_year, self.sessions_per_year
+        before = note = self.manifest.get("periods_note", "")
+        if periods is None:
             measured = measure(self.dates)
-            numbers, note = (measured.per_year, measured.sessions_per_year), measured.note
+            periods, sessions, note = measured.per_year, measured.sessions_per_year, measured.note
         else:
-            periods = check_periods(self.periods_per_year)
-            if self.sessions_per_year is None:
-                numbers, note = (periods, plain(periods / self.bars_per_session)), contradiction(periods, self.dates)
-            else:  # a part of another market
-                numbers = periods, check_periods(self.sessions_per_year)
-        if note != self.manifest.get("periods_note", ""):
+            periods = check_periods(periods)
+            if sessions is None:
+                sessions, note = plain(periods / self.bars_per_session), contradiction(periods, self.dates)
+            sessions = check_periods(sessions)  # given for a part of another market
+        if note != before:
             kept = {name: value for name, value in self.manifest.items() if name != "periods_note"}
-            object.__setattr__(self, "manifest", kept | ({"periods_note": note} if note else {}))
-        object.__setattr__(self, "periods_per_year", numbers[0])
-        object.__setattr__(self, "sessions_per_year", numbers[1])
-
-    def _set(self, name: str, value: Array) -> None:
-        if value.flags.writeable:
-            value = value.view()
-            value.flags.writeable = False
-        object.__setattr__(self, name, value)
+            vars(self)["manifest"] = kept | ({"periods_note": note} if note else {})
+        vars(self).update(periods_per_year=periods, sessions_per_year=sessions)
 
     @property
     def tables(self) -> dict[str, Array]:
@@ -154,9 +146,7 @@ class MarketData:
     @cached_property
     def has_bar(self) -> Array:
         """[T, N] bool mask, True where there is a close."""
-        there = np.isfinite(self.close)
-        there.flags.writeable = False
-        return there
+        return read_only(np.isfinite(self.close))
 
     @cached_property
     def sessions(self) -> Array:
@@ -186,19 +176,14 @@ class MarketData:
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of tickers, dates, values and extra columns; equal content has an equal hash, whatever its source."""
-        digest = hashlib.sha256()
-        digest.update(json.dumps([self.tickers, self.benchmark]).encode())
-        tables: dict[str, Array | None] = {
-            name: getattr(self, name) for name in ("dates", *TABLES, "last_bar", *SERIES)
-        }
+        digest = hashlib.sha256(json.dumps([self.tickers, self.benchmark]).encode())
+        tables = {name: getattr(self, name) for name in ("dates", *TABLES, "last_bar", *SERIES)}
         tables |= {json.dumps([name, table.ndim]): table for name, table in sorted(self.extra.tables.items())}
         for name, value in tables.items():
             digest.update(name.encode())
             if value is not None:
-                if value.dtype.kind == "f":
-                    value = np.where(np.isnan(value), np.nan, value)  # one bit pattern for all NaN
-                value = value.view(np.int64) if value.dtype.kind == "M" else value
-                digest.update(np.ascontiguousarray(value).tobytes())
+                is_float = value.dtype.kind == "f"  # then all NaN get one bit pattern
+                digest.update((np.where(np.isnan(value), np.nan, value) if is_float else value).tobytes())
         return digest.hexdigest()
 
     def with_periods(self, periods_per_year: float) -> "MarketData":
@@ -211,9 +196,9 @@ class MarketData:
         Raises InputError for text that is not a date and for dates outside the data.
         """
         day = as_date(date)
-        row = int(np.searchsorted(self.dates, day, side="left"))
+        row = int(np.searchsorted(self.dates, day))
         if side == "right":
-            row = int(np.searchsorted(self.dates, day + np.timedelta64(1, "D"), side="left")) - 1
+            row = int(np.searchsorted(self.dates, day + np.timedelta64(1, "D"))) - 1
         if not 0 <= row < len(self.dates):
             raise self._outside(day)
         return row
@@ -251,13 +236,9 @@ class MarketData:
 
     def select(self, tickers: Sequence[str]) -> "MarketData":
         """Return a market of these tickers, in this order. Raises InputError for unknown tickers."""
-        unknown = [t for t in tickers if t not in self.tickers]
-        if unknown:
-            raise InputError(
-                f"unknown ticker {', '.join(unknown)}; the market has {len(self.tickers)} tickers, such as "
-                f"{', '.join(self.tickers[:3])}",
-                argument="tickers",
-            )
+        if unknown := [ticker for ticker in tickers if ticker not in self.tickers]:
+            known = f"{len(self.tickers)} tickers, such as {', '.join(self.tickers[:3])}"
+            raise InputError(f"unknown ticker {', '.join(unknown)}; the market has {known}", argument="tickers")
         columns = [self.tickers.index(t) for t in tickers]
         cut: dict[str, Any] = {name: table[:, columns] for name, table in self.tables.items() if name not in SERIES}
         extra = self.extra.select(columns)

@@ -19,6 +19,13 @@ def column_of(feature: object) -> str | None:
     return feature.removeprefix(PREFIX) if isinstance(feature, str) and feature.startswith(PREFIX) else None
 
 
+def read_only(table: Array) -> Array:
+    """Return a view of the array that cannot be written to."""
+    view = table.view()
+    view.flags.writeable = False
+    return view
+
+
 @dataclass(frozen=True, eq=False)
 class ExtraData:
     """The user's columns of a market of T rows and N tickers. Row t contains only what was known at row t.
@@ -33,11 +40,8 @@ class ExtraData:
     """N, the number of tickers."""
 
     def __post_init__(self) -> None:
-        tables = {}
-        for name, table in self.tables.items():
-            tables[name] = np.ascontiguousarray(table, dtype=np.float64).view()
-            tables[name].flags.writeable = False
-        object.__setattr__(self, "tables", tables)
+        tables = {name: np.ascontiguousarray(table, dtype=np.float64) for name, table in self.tables.items()}
+        object.__setattr__(self, "tables", {name: read_only(table) for name, table in tables.items()})
 
     def __getitem__(self, name: str) -> Array:
         """Return the values [T, N] of a column, NaN where nothing was known. Raises InputError for an unknown column."""
@@ -71,10 +75,8 @@ class ExtraData:
         """Raise DataError, naming the column, unless every column fits a market of `days` rows and `tickers` columns."""
         for name, table in self.tables.items():
             if table.shape not in ((days,), (days, tickers)) or self.width != tickers:
-                raise DataError(
-                    f"the extra column {name} has shape {table.shape} for {self.width} tickers; the market has {days} "
-                    f"rows and {tickers} tickers; build it with load_market(..., extra=...)"
-                )
+                text = f"the extra column {name} has shape {table.shape} for {self.width} tickers; the market has {days} rows"
+                raise DataError(f"{text} and {tickers} tickers; build it with load_market(..., extra=...)")
 
     def _table(self, name: str) -> Array:
         if name in self.tables:
@@ -84,7 +86,3 @@ class ExtraData:
             raise InputError(f"{text}, since the market has none; give the table with extra=", argument="extra")
         choices = f"the market has {', '.join(self.names)}"
         raise InputError(f"{text}; {did_you_mean(column_of(name) or str(name), self.names, choices)}")
-
-
-NO_EXTRA = ExtraData()
-"""Extra data without columns."""
