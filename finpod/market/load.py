@@ -122,10 +122,12 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if JSON cannot hold one."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
-    for name in ("path", "members", "renames", "extra"):
-        is_index = name == "members" and find_index(str(origin.get(name)))
-        if name == "extra" or (isinstance(origin.get(name), (str, PathLike)) and not is_index):
-            origin |= {name: _absolute(origin[name])} if name in origin else {}
+    for name in origin.keys() & {"path", "members", "renames", "extra"}:
+        value = origin[name]
+        if name == "extra" and isinstance(value, (list, tuple)):
+            origin[name] = [_absolute(part) for part in value]
+        elif not (name == "members" and find_index(str(value))):
+            origin[name] = _absolute(value)
     try:
         json.dumps(origin)
     except TypeError:  # a frame, or a time
@@ -134,9 +136,7 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """Return an existing path as an absolute path, also within a list; other values unchanged."""
-    if isinstance(value, (list, tuple)):
-        return [_absolute(part) for part in value]
+    """Return an existing path as an absolute path; other values unchanged."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 
@@ -168,11 +168,10 @@ def sample_market() -> MarketData:
     prices = load_sp500_dataset()
     index = load_sp500_index()["SP500"].reindex(prices.index)
     first, last = (f"{prices.index[row]:%Y-%m-%d}" for row in (0, -1))
-    tickers = tuple(str(ticker) for ticker in prices.columns)
-    stocks = f"{len(tickers)} large US stocks"
+    stocks = f"{prices.shape[1]} large US stocks"
     return MarketData(
-        dates=prices.index.to_numpy().astype("datetime64[ns]"),
-        tickers=tickers,
+        dates=prices.index.to_numpy(),
+        tickers=tuple(map(str, prices.columns)),
         close=prices.to_numpy(dtype=float),
         benchmark="S&P 500 price index (dividends left out)",
         benchmark_close=index.to_numpy(dtype=float),
