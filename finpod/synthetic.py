@@ -1,12 +1,12 @@
 """Synthetic markets: simulated markets with a planted signal of known strength, and resampled real days without a signal.
 
-Model, for session t and asset i: r[t, i] = mu + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
+Model, for session t and asset i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
 betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
 `lookback` sessions, z-scored across the assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0
-is momentum, s < 0 reversal. The drift mu is 0.03 % a day. Every open equals the close before it: overnight returns are zero,
-and a decision after a close earns the whole next day.
+is momentum, s < 0 reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium.
+Every open equals the close before it: overnight returns are zero, and a decision after a close earns the whole next day.
 
-If s is zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
+If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
 before costs. The growth of a volatile portfolio is still lower, by half its variance.
 """
 
@@ -56,13 +56,14 @@ def random_returns(
     days: int,
     signal: float,
     lookback: int,
+    beta_premium: float = 0.0,
     markets: tuple[int, ...] = (),
 ) -> Array:
     """Return the simple returns [T, ..., N] of the model for markets of shape `markets`; those of the first day are zero."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     noise = random.normal(0.0, 1.0, (days, *markets, names))
-    common = MARKET_DRIFT + beta * factor[..., None]
+    common = MARKET_DRIFT * (1 + beta_premium * (beta - 1)) + beta * factor[..., None]
     returns, wealth = np.zeros_like(noise), np.zeros_like(noise)
     rest = np.sqrt(1 - signal**2) * noise
     for day in range(1, len(returns)):
@@ -99,6 +100,7 @@ def simulate_market(
     net_ratio: float | None = None,
     lookback: int = 5,
     reversal: bool = False,
+    beta_premium: float = 0.0,
     seed: int = 0,
 ) -> SimulatedMarket:
     """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
@@ -108,7 +110,8 @@ def simulate_market(
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
     fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers the limit is multiplied by
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
-    signal is 0.1. Raises InputError for arguments out of range.
+    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
+    as fast as one of beta 1. Raises InputError for arguments out of range.
     """
     require_number("names", names, 2, LARGEST, whole=True)
     require_number("days", days, 2, LARGEST, whole=True)
@@ -118,6 +121,7 @@ def simulate_market(
         raise InputError(f"signal {signal} and net_ratio {net_ratio} are both given; pass one", argument="net_ratio")
     if not isinstance(reversal, bool | np.bool_):
         raise InputError(f"reversal is {reversal!r}; pass True or False", argument="reversal")
+    require_number("beta_premium", beta_premium, -10, 10)
     strength = SIGNAL if signal is None else signal
     require_number("signal", strength, -1, 1)
     if net_ratio is not None:
@@ -127,7 +131,7 @@ def simulate_market(
         strength = np.interp(net_ratio / breadth, [0, *RATIOS], [0, *signals])
     strength = float(-strength if reversal and strength else strength)
     random = np.random.default_rng(require_seed(seed))
-    returns = random_returns(random, names, days, strength, lookback)
+    returns = random_returns(random, names, days, strength, lookback, beta_premium)
     close = random.lognormal(4.0, 0.5, names) * np.cumprod(1 + returns, axis=0)
     reach = np.abs(random.normal(0, 0.004, (2, days, names)))
     planted = f"a planted signal of {strength:g}" + (f" over {lookback} days" if lookback != HOLD else "")

@@ -104,7 +104,7 @@ def test_the_oracle_tilts_and_keeps_a_part():
     assert_allclose(SignalOracle(0.0, 5, 0.0).decide(MarketView(market, 20)), 1 / 6)
 
 
-REAL = simulate_market(names=30, days=900, signal=0.2, seed=5)
+REAL = simulate_market(names=30, days=900, signal=0.2, beta_premium=3.0, seed=5)
 """Stands for real days: names have means and volatilities of their own, and what a day did tells of the next."""
 
 
@@ -140,6 +140,7 @@ def test_only_a_daily_market_without_gaps_can_be_resampled():
         {"net_ratio": float("nan")},
         {"net_ratio": 1.6, "names": 5},
         {"net_ratio": 1.0, "signal": 0.1},
+        {"beta_premium": 1e9},
         {"signal": True},
         {"names": 2.5},
         {"days": 1},
