@@ -1,14 +1,42 @@
 """Reinforcement learning: policies, rollouts and learners, for any task."""
 
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
 from finpod.rl.apg import APG
+from finpod.rl.policy import Policy
 from finpod.rl.ppo import PPO
+from finpod.rl.task import Table
 
-LEARNERS: dict[str, type[PPO] | type[APG]] = {"ppo": PPO, "apg": APG}
-"""Name -> class of a learner, an algorithm that trains a policy. A learner has the members that `PPO` and `APG` share.
 
-`Config` is the class of its settings, a frozen dataclass. `num_steps` is the number of steps of each environment between two
-updates. The task, which builds the policy, receives `network` if the class has this field. `bounds` maps the settings that a
-search may vary to their lowest and highest value. `needs_gradient` is True if the learner needs differentiable environments;
-each of them then has its own row of the table. `update(collect(env), progress)` trains the policy and returns statistics as
-device tensors; `updates` counts them. `state_dict` and `load_state_dict` store and restore the state for a checkpoint.
-"""
+class Learner(Protocol):
+    """Algorithm that trains a policy. `table` is the shared table of the task, `groups` the number of groups of environments."""
+
+    Config: Any
+    """Class of its settings, a frozen dataclass. `num_steps` is the number of steps of each environment between two updates.
+    The task, which builds the policy, receives `network` if the class has this field."""
+    bounds: ClassVar[Any]
+    """Settings that a search may vary: name -> lowest and highest value."""
+    needs_gradient: bool
+    """True if the learner needs differentiable environments. Each of them then has its own row of the table."""
+    updates: int
+    """Number of updates so far."""
+
+    def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
+
+    def collect(self, env: Any) -> Any:
+        """Return the batch for the next update."""
+
+    def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
+        """Update the policy; return statistics of the update as device tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of a checkpoint."""
+
+
+LEARNERS: dict[str, type[Learner]] = {"ppo": PPO, "apg": APG}
+"""Name -> class of the learner."""
