@@ -167,7 +167,7 @@ def _require_own(path: Path, marker: str | None) -> None:
     for name in entries:
         if name != mark and not _PARTS.fullmatch(name):
             raise InputError(
-                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True does not replace it; move it away"
+                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True is refused; move {name!r} away"
             )
         if (path / name).is_dir():  # a segment of a walk-forward
             _require_own(path / name, ENSEMBLE)

@@ -107,7 +107,7 @@ def _check_tickers(
     if bars.empty:
         first = ", ".join(membership.tickers[:3])
         raise InputError(
-            f"{name} has no prices for any member, such as {first}; give some of its tickers", argument="members"
+            f"{name} has no prices for any member, such as {first}; give members that have prices", argument="members"
         )
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
@@ -128,7 +128,7 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return True [rows] for tidy bars that are not on a session, or on one that is not over at `now`; log them.
+    """Return a mask [rows] of the tidy bars to drop: on no session, or on a session that is not over at `now`. Log them.
 
     Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
     Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are
@@ -177,7 +177,7 @@ def _check_exchange(
 
 
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
-    """Return True [rows] for intraday bars that begin before the open or after the close of their session.
+    """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
     Raises DataError if days begin long after the open and end after the close: the times are of another time zone.
     """
@@ -208,7 +208,7 @@ def _grid(
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}
     for field, series in _adjusted(bars).items():
-        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column is that of no benchmark
+        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column stays empty, for no benchmark
         table[row, bars.code] = series
         fields[field] = table[:, kept]
         if field in ("close", "open"):

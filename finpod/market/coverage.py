@@ -51,8 +51,8 @@ def membership_facts(
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
-            f"use the same symbols in both; members are, for example, {', '.join(missing[:3]) or 'none'}, and prices are of "
-            f"{', '.join(tickers[:3])}"
+            f"use the same symbols for members and prices; members are, for example, {', '.join(missing[:3]) or 'none'}, and "
+            f"prices are of {', '.join(tickers[:3])}"
         )
     priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
     edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T

@@ -96,7 +96,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
     """Return the end of an error on a table that may have several assets: its columns, and how to name the column of tickers."""
-    return f"Its columns are {listed(columns)}; name that of the tickers with ticker_column=, or give ticker= for one asset"
+    return f"Its columns are {listed(columns)}; name the column of tickers with ticker_column=, or give ticker= for one asset"
 
 
 def _may_be_tickers(column: Column) -> bool:
@@ -114,7 +114,7 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                text = f"{name} has one value per row, and {column.label!r} names its field"
+                text = f"{name} has one value per row, with the name of the field in {column.label!r}"
                 raise DataError(f"{text}; make one column for each field (frame.pivot)")
 
 
@@ -161,10 +161,10 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
-    """Return columns that have tickers in their labels as (field, ticker, values): such as AAPL.Close, or else a wide table.
+    """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels contain both a close and a ticker, for labels such as close_OPEN, in which either part
-    may be the field, and for a table that is not clearly wide.
+    Raises DataError if a label has a close and a ticker but another label has not, if either part of a label may be the field,
+    as in close_OPEN, and if the table is not clearly wide.
     """
     for column in columns:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
@@ -209,9 +209,10 @@ def _split_label(label: str) -> tuple[str, str] | None:
 
 
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
-    """Raise DataError if the label of an unknown column is another ticker's close, such as Close_AAPL, or may be one.
+    """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    Any ticker may be one if the close has an ambiguous label such as LAST and there is no open, high and low (not `is_bar`).
+    It does if its label is such as Close_AAPL. It may if its label can be a ticker, the label of the close is ambiguous, such
+    as LAST, and there is no open, high and low (not `is_bar`).
     """
     others = []
     for column in columns:
