@@ -42,7 +42,7 @@ class CheckpointError(FinpodError):
 
 
 class EngineError(FinpodError):
-    """Error raised if the executor of the pods, such as Ray, ends. Finished work is stored, and the run can be resumed.
+    """Error raised if the executor that trains the agents, such as Ray, fails. The run can be resumed from its finished work.
 
     `what` names the executor and the cause. The text of the error continues with `advice`.
     """

@@ -192,7 +192,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """Return a curve or frame of this result reduced as in `by_session`; unchanged if it is empty or daily."""
+        """Return a curve or frame of this result with the rows that `by_session` keeps; unchanged if it is empty or daily."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()

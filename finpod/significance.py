@@ -122,7 +122,7 @@ def _checked(series: Array, days: int) -> Array:
 
 
 def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
-    """Yield rows [resamples, days] in chunks. With probability 1 / block a day starts a new block at random. The seed is fixed."""
+    """Yield row numbers [resamples, days] in chunks. A day starts a new block with probability 1 / block. The seed is fixed."""
     random = np.random.default_rng(0)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):

@@ -218,7 +218,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market that were not `typed`; 'load' has other arguments of `load_market`.
+    """Return the recorded options of the market that were not `typed`, and the other arguments of `load_market` as 'load'.
 
     Raises InputError for a market that was made in memory, unless the option market was typed.
     """

@@ -27,8 +27,8 @@ class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
     `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
-    of the same number of trials without skill (NaN if the scores are not of returns), and `alike` that of equally good trials.
-    `overfitting` is the probability that the best on one half of the validation days is below the median on the other half.
+    of as many trials without skill (NaN if the scores are not of returns), and `alike` that of as many equally good trials.
+    `overfitting` is the probability that the best trial on half of the validation days is below the median on the other half.
     """
 
     trials: int
@@ -48,7 +48,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
         return SelectionBias(0, *(math.nan,) * 6)
     mean, sd = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
-    # without skill, the mean of a ratio of returns is 0, less the mean standard error if that is part of the score
+    # without skill, the mean score is 0, or minus the mean standard error if scores are ratios less their standard error
     errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
     has_returns = any(len(trial.returns) for trial in scored)
     unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan

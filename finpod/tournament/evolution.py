@@ -1,7 +1,7 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
+"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, and its settings.
 
-Choices depend only on the leaderboard, the seed of the tournament and the number of the round or draw, so a log suffices to
-recompute them.
+Choices depend only on the leaderboard, the seed of the tournament and the number of the round or draw, so they can be
+recomputed from a log.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent is compared with all agents that have reached its level of experience. If it is in the better half of at least
-        two, it continues, and it is copied once. The highest level comes first. If no agent is due, a new agent begins: at
-        first as in `begin`, later a fresh agent or one with varied settings of an agent drawn by rank (weights n, ..., 1).
+        An agent is compared with all agents that have reached its level of experience. An agent in the better
+        half of at least two continues, and is copied once. Agents at the highest level come first. If no agent is due, a new one
+        begins: at first as in `begin`, later a fresh one, or one with varied settings of an agent drawn by rank (weights
+        n, ..., 1).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -120,7 +121,7 @@ class Evolver:
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """Return a trial that continues `parent`, or its copy. It starts untrained if there is no parent or it failed."""
+        """Return a trial that continues `parent`, or its copy. It starts untrained without a parent, or if the parent failed."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(

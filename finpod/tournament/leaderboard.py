@@ -186,7 +186,7 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Pairs (source, copied) of all trials: checkpoints that were continued, or copied, already."""
+        """Pairs (source, copied) of all trials: the checkpoints that an agent or a copy has started from."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -208,7 +208,7 @@ class Leaderboard:
         """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
         `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
-        `alike` with those of a better agent, it is selected only if too few others are left. Without `base`, only the rank
+        `alike` with those of a better agent, the agent is selected only if too few others are left. Without `base`, only the rank
         counts. Trials with the numbers in `without` are left out. Raises FinpodError if no trial with a score is left.
         """
         agents: dict[str, Trial] = {}

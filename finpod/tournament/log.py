@@ -19,10 +19,10 @@ AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
 
 
 class TrialLog:
-    """The log of one tournament. It is read when it is opened; `append` adds records.
+    """The log of one tournament. A new object reads the file; `append` adds records.
 
     Each line is one record: a checksum, and JSON with the number of the record. Numbers without gaps show that no line is
-    missing. An incomplete last line is ignored: it is being written, or its writer died. Reading does not change the file.
+    missing. An incomplete last line is ignored: it is being written, or its writer was killed. Reading does not change the file.
     """
 
     def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
@@ -34,7 +34,7 @@ class TrialLog:
         self.where = f"{store.where}/{name}"
         """Path or URL of the file."""
         self.header: Mapping[str, Any] = {}
-        """Plan, settings, task and versions of the last scheduler; empty before the first scheduler."""
+        """Plan, settings, task and versions that the last scheduler logged; empty if there was none."""
         self.origin: Mapping[str, Any] = {}
         """Entry 'run' of the record with the header; see `Recorded`."""
         self.board = Leaderboard(run)
@@ -135,7 +135,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return the places where a run may be: `storage`, a URL, or a folder and its OUT.unfinished, also under strategies/."""
+    """Return the places where a run may be: `storage` or a URL, or else a folder and its OUT.unfinished, here or in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

@@ -1,7 +1,7 @@
 """`RunFolder`: the folder or URL of an unfinished run. A run is begun, resumed, forked and finished by one driver at a time.
 
-The log of a run records its settings, so that it can be resumed by its name alone: a header, which decides if agents are
-comparable, and the entry `run` with further settings of the driver.
+A driver is a process that trains the agents of a run. The log records the settings, so that a run can be resumed by its name
+alone: a header, which decides if agents are comparable, and the entry `run` with further settings of the driver.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class RunFolder:
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
-        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. If the block raises a
-        FinpodError, the run is kept only if there is more to resume than before; after EngineError and other errors it is
-        always kept. Raises InputError in the cases of `require`, and if another process drives the run.
+        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. After an
+        EngineError, or an error that is no FinpodError, the run is kept. After another FinpodError, the run is kept only if it
+        has made progress. Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         with lock(self.store):
@@ -137,8 +137,8 @@ class Recorded:
     `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first tournament,
     and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the log: the output
     folder `out` and the `storage` (None: OUT.unfinished) are absolute paths, and `seeds` those of the tournaments. `features`
-    are the names of the requested features (None: the default features, or a task without a market); those in `functions`
-    are functions, which a log cannot store. `market` has the arguments of `load_market`; it is empty for other markets.
+    are the names of the requested features (None: the default features, or a task without a market); `functions` are the names
+    of those that are functions, which a log cannot store. `market` has the arguments of `load_market`; it is empty for others.
     `metadata` has further values for the next driver.
     """
 
@@ -201,8 +201,8 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
     """Return the arguments `storage` and `out` with which `train` resumes a run in its present place.
 
-    A folder that differs from the storage in the log (`recorded`) was moved: its output then goes beside it, unless `out` is
-    given. Raises InputError if this needs a name that ends in '.unfinished', and the folder has another name.
+    If the folder is not the storage in the log (`recorded`), it was moved. Its output is then written beside it, unless `out`
+    is given. Raises InputError if the folder's name does not end in '.unfinished', so that the name of the output is unknown.
     """
     if "://" in run:
         return {"storage": run}
@@ -219,7 +219,7 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
 def open_log(
     store: Store, header: Mapping[str, Any], origin: Mapping[str, Any], *, forked: bool = False
 ) -> tuple[TrialLog, list[str]]:
-    """Return the log of a tournament, and sentences on the settings that have changed since it was last open.
+    """Return the log of a tournament, and sentences on the settings that have changed since the last driver.
 
     The header and `origin` (see `Recorded`) are added as a record 'begin' if they have changed. Raises InputError for a change
     that is not allowed; see `refuse_changes`.

@@ -42,10 +42,10 @@ WAIT = 0.5
 class Scheduler:
     """Runs one tournament, continued from its log, and calls `watch` with itself.
 
-    For `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes the
+    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes the
     executor. `steps` are environment steps of all agents since `began`, the start of this scheduler. Times are Unix times.
     `latest` is the trial that has ended since the last call, or None. `losses` are those of the last trial that ended.
-    `remark` is a message since the last call, such as on a lost pod, or empty; at first, the given one.
+    `remark` is a message since the last call, such as on a lost pod; it is empty without one. At first it is the given one.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class Scheduler:
         needed |= {trial.number for trial in ranked(board.trials)[:BOARD]}
         taken, last = board.taken, self.plan.rounds
         for number, trial in enumerate(board.trials):
-            # trials of a new round, which has been drawn, start from no others
+            # with rounds, the new round is drawn already, and `needed` has its checkpoints
             over = self.plan.mode == "rounds" or {(number, False), (number, True)} <= taken
             if (over or trial.level == last) and number not in needed and AGENT_FILE.format(number) in files:
                 self._remove(AGENT_FILE.format(number))
@@ -302,5 +302,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for one of `count` parts, which reports the share of all parts, and `prefix` before texts."""
+    """Return a progress function for part `number` of `count`. It reports the share of the whole, and `prefix` before texts."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -19,7 +19,7 @@ from finpod.tournament.setup import FORMAT, Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
-    """Recompute every draw of a log from the lines before it, compare, and return the leaderboard.
+    """Recompute every draw of a log from the lines before it, compare the two, and return the leaderboard.
 
     `path` is the path or URL of a log in a trained folder or an unfinished run. An incomplete last line is ignored.
     Checkpoints are not read. Raises CheckpointError that names the first line that is damaged or that differs from the

@@ -4,9 +4,9 @@ The windows of one segment, oldest session first:
 
     | train | purge | validation | embargo | test |
 
-The tests of all segments tile the evaluated span. Features look backward only, and an environment ends with its window, so
-no training reward depends on a session of validation. The outcome of the last training decision lies up to `hold` sessions
-ahead: the purge keeps it out of validation. The embargo does the same between validation and test.
+The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends with its
+window, so no training reward depends on a session of validation. The outcome of the last training decision lies up to `hold`
+sessions ahead. The purge keeps this outcome out of validation. The embargo does the same for validation and test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session on or after sessions[index] + `times` spans; -1 before all sessions, D after."""
+        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or their number if outside."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -84,7 +84,7 @@ def schedule(
     purge: int | None = None,
     embargo: int | None = None,
 ) -> list[Segment]:
-    """Return segments whose tests tile the sessions of [start, end], oldest first.
+    """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
     `purge` and `embargo` are sessions left out after training and after validation; None is `hold`. A test begins with a

@@ -34,9 +34,9 @@ SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "fea
 
 
 class WalkForward(Strategy):
-    """Strategy of the agents of all segments, in one account. On each day, the agent of its segment decides.
+    """Strategy of the agents of all segments, in one account. On each day, the agent of that day's segment decides.
 
-    The first agent also decides on days before the first segment. The `variants` follow one seed through all segments.
+    The first agent also decides before the first segment. Each of the `variants` is one seed, or one member, in all segments.
     Raises StrategyError if an agent was trained or selected on a day of its own test window.
     """
 

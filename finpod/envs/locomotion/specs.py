@@ -201,7 +201,7 @@ FULL: dict[str, dict[str, Any]] = {
 }
 """Fields of a task that the full variant changes."""
 EULER = ("halfcheetah",)
-"""Tasks whose model has a fast integrator already."""
+"""Tasks without a fast variant: their model uses the Euler integrator, not RK4."""
 
 
 def spec_of(name: str, variant: str = "standard") -> Spec:
