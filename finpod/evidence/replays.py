@@ -29,7 +29,7 @@ IMPACT = 1.0
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
-"""Largest number of elements in a table of a `Path`. Random portfolios are run in groups that respect it."""
+"""Largest number of elements in a table of a `Path`. Random portfolios are run in groups that are small enough."""
 HALVINGS = 8
 """Bisection steps in the search for the angle of a random portfolio."""
 LEAN = 0.5, 1.5
@@ -186,7 +186,7 @@ class _Decisions:
         self.lean = 1.0
         """Factor on the target for the effective number of assets. It corrects for rotations, which spread the weights."""
         self.last: tuple[int, Account] | None = None
-        """Row of the last decision, and the accounts before it."""
+        """Row of the last decision, and the accounts before that decision."""
 
     def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
         execution, step = self.window.execution, row + self.window.execution.lag - self.window.first

@@ -1,7 +1,7 @@
 """The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
 
-A child process repeats the decisions of a run. It receives rows in order of time, and never a later one. The decisions must be
-those of the run. The process also records the files, network connections, processes and clocks that the strategy uses.
+A child process repeats the decisions of a run. It receives rows in order of time, and never a later one. The repeated decisions
+must equal those of the run. The process also records the files, network connections, processes and clocks that the strategy uses.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def audit(
     agree to 1e-5. The user's feature functions are computed again for each sampled session: they must agree to 1e-5 on the
     market cut off after it, and to the last bit on the market with noise after it.
 
-    The audit also reports files, network, processes and clock that the strategy uses; data that it holds of days after its
-    first decision, or after `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a price
+    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are later than
+    its first decision or than `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a price
     that the decision has seen; and extra columns that correlate with the next return. `unchecked` lists what is not tested.
     `passed` is None if the audit has no outcome.
 
@@ -142,7 +142,7 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change on the whole market."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if they also change on the whole market."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)

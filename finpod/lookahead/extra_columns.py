@@ -1,4 +1,4 @@
-"""Finds extra columns that correlate with the next session's return. A table whose dates are one session early does."""
+"""Finds extra columns that correlate with the next session's return. This happens if the dates of a table are one session early."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""Rank correlation of a good forecast, and number of standard errors. Their sum is the limit with few tickers or sessions."""
+"""Rank correlation of a good forecast, and number of standard errors to add. The limit is this sum if it exceeds `MOST`."""
 ROWS = 1000
-"""Number of sessions to compare. Of at least twice as many, every second, third, ... session is compared."""
+"""Number of sessions to compare. If there are twice as many or more, every second, third, ... session is compared."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
@@ -55,7 +55,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
     """Return the mean rank correlation of the rows of two tables, its limit, the number of sessions and the first session.
 
-    A session is a row that has a correlation, or a column with values if `over` is 1.
+    With `over` 0, sessions are the rows that have a correlation. With `over` 1, they are the columns with values.
     """
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))

@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Smallest number of sessions of a market whose strategies are searched for arrays with one row a session."""
+"""If a market has fewer sessions, arrays in a strategy are not checked for having one row a session."""
 
 
 class Packed(NamedTuple):
@@ -60,7 +60,7 @@ class _Packer(ByValue):
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
-        """Return "market" for the traded market, which the reader has; None for any other object."""
+        """Return "market" for the traded market, which is not pickled; None for any other object."""
         if isinstance(value, MarketData):
             if value.dates[-1] > self._until:
                 self._report("held", value, f"a market {list(value.shape)} up to {value.dates[-1]!s:.10}", market=True)

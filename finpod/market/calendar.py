@@ -66,7 +66,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """When the rows of a market with `dates` [T] end: at the close of their session on `calendar`, or else with their day.
+    """Times at which the rows of a market with `dates` [T] end: the close of the session on `calendar`, or else the end of the day.
 
     `zone` is the time zone of the rows; None if times of day are kept as written.
     """

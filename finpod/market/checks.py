@@ -25,8 +25,8 @@ EQUAL_CLOSES = 10
 """This many equal closes at the end of an asset are suspicious if no volume shows a trade."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A step of adj_close / close is a large distribution if it exceeds `ALWAYS_LARGE`. It is also one if it exceeds `LARGE_STEP` and
-is the asset's only step or `UNUSUAL` times its median step."""
+"""A step of adj_close / close is a large distribution if it exceeds `ALWAYS_LARGE`. It is also one if it exceeds `LARGE_STEP`
+and is the asset's only step, or at least `UNUSUAL` times the asset's median step."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
@@ -126,8 +126,8 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without those at the end of an asset that only repeat its last price.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
-    close). At least `STALE` sessions of them at the end of an asset are masked. Assets without any positive volume are
-    kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
+    close). Stale bars are masked if they span at least `STALE` sessions at the end of an asset. Assets without any positive
+    volume are kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))

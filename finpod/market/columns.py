@@ -16,7 +16,7 @@ from finpod.errors import DataError, InputError
 from finpod.market.parsing import BLANK, holds_dates, is_date
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
-"""Columns with two labels and values: upper and lower label in a header of two levels, or field and ticker."""
+"""Columns as (label, label, values): the upper and the lower label of a header of two levels, or field and ticker."""
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 """Names of the numbers that a bar may have; only `close` is required."""
 

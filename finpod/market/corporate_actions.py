@@ -23,7 +23,7 @@ NEAR, SAME = 5, 0.12
 USUAL = (0.02, 0.1)
 """Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""Log odds that are enough to decide whether closes are unadjusted (a vendor's adjusted close adds as much), and log odds at
+"""Log odds that decide whether closes are unadjusted, also added or subtracted for a vendor's adjusted close; and log odds at
 which one split contradicts the other splits of its asset."""
 
 
@@ -117,10 +117,10 @@ def _as_traded(
     """Return two masks [R]: splits for which the closes are unadjusted, and splits for which this is uncertain.
 
     `ratio` [R] are the log ratios of the splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes of an
-    asset are usually either unadjusted or adjusted for all its splits, so the log odds of its splits are added up and decide
-    for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided
-    separately, because a table may combine several vendors. `has_adjusted`, `in_factor` and `repaired` [R] are True if there is
-    a vendor's adjusted close, if it contains the split, and if the split was repaired already.
+    asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits decides for all of
+    them. If one split contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided separately,
+    because a table may combine several vendors. `has_adjusted` [R] is True if there is a vendor's adjusted close, `in_factor` [R]
+    if that close contains the split, `repaired` [R] if the split was repaired already.
 
     The day's real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed to
     follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.

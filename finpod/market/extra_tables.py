@@ -46,8 +46,8 @@ def with_extra(
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
     A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first row
-    whose session closes at or after its `known_at`, or its `date` where that is blank (see `Timeline.first_rows`; with
-    `calendar` None sessions end with the day). Each row has the known value with the latest date; of several with that date,
+    whose session closes at or after its `known_at` (its `date` if `known_at` is blank; see `Timeline.first_rows`). With
+    `calendar` None, sessions end with the day. Each row has the known value with the latest date; of several with that date,
     the one known last. Values are never filled backwards.
 
     Raises InputError for a missing file and for a column with a reserved name; DataError for a table without values, text, an

@@ -59,7 +59,7 @@ def load_market(
     A table may have any layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without
     tickers, `ticker_column` the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates and
     numbers are read. Tickers are normalised (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
-    dividends; impossible ones are repaired or masked (see `finpod.market.cleaning.build_market`).
+    dividends; impossible prices are repaired or masked (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns ticker, from, to_exclusive, list of tickers, or None for every asset at all times (survivorship bias).

@@ -126,7 +126,7 @@ class RepairLog:
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`, each one value per bar or one for all bars."""
+        """Record that `column` of n bars changed from `was` to `became`, which have one value per bar or one for all."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})

@@ -103,9 +103,9 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
 
     `rows` are the cells of the first lines. In a header of one level the labels are text and the names None; in one of two levels
     a label is (upper label, lower label). A second line belongs to the header if it has tickers below fields, or fields below
-    tickers. Fields are recognised by their names. Tickers are recognised by the name of their level, by a following line with
-    the name of the index, or because each has a close and the first column has no value. Raises ValueError for a file without a
-    header.
+    tickers. Fields are recognised by their names. Tickers are recognised by the name of their level, by a third line that only
+    names the dates, or, if the first cell of their line is empty, because each of them has a close. Raises ValueError for a
+    file without a header.
     """
     start = next((at for at, cells in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label

@@ -119,8 +119,8 @@ def _tidy(
 def ticker_of(source: Path) -> str:
     """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
 
-    The name is split at _, spaces and commas. The ticker is the part in capitals if there is exactly one, or else the whole
-    name. Raises DataError if it is not a valid ticker.
+    The name is split at _, spaces and commas. If exactly one part is in capitals, it is the ticker; otherwise the whole
+    name is. Raises DataError if this is not a valid ticker.
     """
     parts = re.split(r"[_ ,]", source.stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]

@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Value of `benchmark` and `calendar` that means those of the index, or those of the index `DEFAULT` if there is none."""
+"""Value of `benchmark` and `calendar`. It stands for that of the members' index, or else of the index `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
@@ -132,7 +132,7 @@ class Membership:
         return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
     def renamed(self, rename: Rename) -> Membership:
-        """Return the spells with `rename` applied. If it has a day, only to spells that began before that day."""
+        """Return the spells with `rename` applied; if the rename has a day, only to spells that began before that day."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 

@@ -62,7 +62,7 @@ class Client:
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
         """Request some tickers once; return their bars, and why some have none. Raises DataError if yfinance fails."""
         self._session.answers.clear()
-        YfData.cache_get.cache_clear()  # or else it repeats an earlier 503 from its cache
+        YfData.cache_get.cache_clear()  # or else yfinance repeats an earlier 503 from its cache
         try:
             with _quiet():
                 frame = yfinance.download(
