@@ -7,8 +7,8 @@ from made_bars import alone, one_name, places, repairs, suspicions
 from numpy.testing import assert_allclose, assert_array_equal
 
 LACKING = "splits applied to prices as traded"
-TWICE = "splits taken back, applied twice"
-HALF = "bars brought to the scale of a split that was applied to a part"
+TWICE = "splits applied twice, taken out once"
+HALF = "bars rescaled, a split was applied to a part of the history"
 UNDECIDED = "splits that may be in the prices already"
 RETURNS = np.array([0.01, -0.02, 0.015, 0.0, -0.01, 0.02, 0.005, -0.015, 0.01, 0.01])
 rows = np.arange(11)
@@ -214,7 +214,7 @@ USUAL = 1 - 0.9 / CLOSE[4]
     [
         (CLOSE, 0.9, USUAL, USUAL, None),
         (CLOSE, 0.9, CLOSE[5] / (CLOSE[5] + 0.9), CLOSE[5] / (CLOSE[5] + 0.9), None),
-        (CLOSE, 0.9, 1.0, USUAL, "dividends put into the adjusted close"),
+        (CLOSE, 0.9, 1.0, USUAL, "dividends added to the adjusted close"),
         (CLOSE, 0.9, USUAL**2, USUAL, "dividends applied twice, taken out once"),
         (SPECIAL, 60.0, 1 - 60 / SPECIAL[4], SPECIAL[5] / (SPECIAL[5] + 60),
          "special dividends reinvested at the close of their day"),

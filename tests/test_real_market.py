@@ -89,8 +89,8 @@ def test_volume_a_hundred_times_too_large(dirty, read):
     assert suspicions(market) == {"sessions without a bar": [("CTXS", "2021-08-02")]}
 
 
-HALF = "bars brought to the scale of a split that was applied to a part"
-LACKING, ONCE = "dividends put into the adjusted close", "in adj_close once"
+HALF = "bars rescaled, a split was applied to a part of the history"
+LACKING, ONCE = "dividends added to the adjusted close", "in adj_close once"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def periods_per_year(self) -> float:
-        """Returns a year, equal for all runs."""
+        """Number of returns a year, equal for all runs."""
         return next(iter(self.runs.values())).periods_per_year
 
     @property

@@ -29,7 +29,7 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Number of start groups: accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
+"""Number of groups of accounts. The accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}

@@ -206,7 +206,7 @@ SCALE_FREE: dict[str, Definition] = {
 
 
 def macd(bars: Bars) -> Tensor:
-    """Return EMA_12(c) - EMA_26(c) [T, N], with adjusted means of rate 2 / (n + 1); 0 where the price is constant."""
+    """Return EMA_12(c) - EMA_26(c) [T, N]; 0 where the price is constant. EMA_n is an `exponential_mean` of rate 2 / (n + 1)."""
     difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
     return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
 

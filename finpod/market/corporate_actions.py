@@ -97,14 +97,18 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
     move = bars.log_steps(bars.values["close"])
     as_traded, doubtful = _as_traded(bars, ratio, move, has_adjusted, in_factor, repaired)
     lacking, twice = as_traded & ~in_factor, ~as_traded & in_factor
-    for kind, chosen in (("splits applied to prices as traded", lacking), ("splits taken back, applied twice", twice)):
+    for kind, chosen in (
+        ("splits applied to prices as traded", lacking),
+        ("splits applied twice, taken out once", twice),
+    ):
         log.repair(kind, *bars.places(chosen), "split", split[chosen], "in adj_close once")
 
     def two_readings(row: int) -> str:
         returns, raw = [f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row])], bool(as_traded[row])
+        one, other = ("unadjusted", "adjusted") if raw else ("adjusted", "unadjusted")
         return (
-            f"a split of {split[row]:g} is listed; read as {'traded' if raw else 'adjusted for it'}, the prices return "
-            f"{returns[raw]}; read the other way {returns[not raw]}"
+            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the day's return is {returns[raw]}; "
+            f"if they are {other}, it is {returns[not raw]}"
         )
 
     log.report("splits that may be in the prices already", bars, doubtful, two_readings)
@@ -162,7 +166,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
     columns = {column: values.copy() for column, values in bars.values.items()}
     for column, values in columns.items():
         values[part] = values[part] * split if column == "volume" else values[part] / split
-    kind, was = "bars brought to the scale of a split that was applied to a part", bars.values["close"]
+    kind, was = "bars rescaled, a split was applied to a part of the history", bars.values["close"]
     log.repair(kind, *bars.places(part), "close", was[part], columns["close"][part])
     return bars.with_values(**columns)
 
@@ -190,7 +194,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
     lacking = unclear & (np.abs(in_file) < 0.2 * reinvested)
     twice = unclear & (np.fmin(np.abs(in_file - 2 * usual), np.abs(in_file - 2 * reinvested)) <= slack)
     for kind, chosen in (
-        ("dividends put into the adjusted close", lacking),
+        ("dividends added to the adjusted close", lacking),
         ("dividends applied twice, taken out once", twice),
         ("special dividends reinvested at the close of their day", special),
         ("dividends applied to prices as traded", ~vendor),

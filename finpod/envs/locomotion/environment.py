@@ -24,7 +24,7 @@ class LocomotionEnv:
     """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
 
     More than `max_failures` failed worlds end the run. Actions are multiplied by `action_scale`. An action that is not finite
-    or whose size is `HUGE` or more counts as 0 and is recorded until `check` is called.
+    or whose size is `HUGE` or more counts as 0, and the next `check` raises an error for it.
     """
 
     groups = 1
