@@ -53,7 +53,8 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments of its row, the market's move, if it has several."""
+    """True to subtract from each advantage the mean over the environments of its row, the market's common move. It has no
+    effect with one environment per row."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
