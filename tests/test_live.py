@@ -97,6 +97,8 @@ def test_the_top_ten_are_shown_in_order_and_failures_counted(tmp_path):
     assert lines[1].startswith("14 of 14 trials, 1 failed")
     assert [line.split()[0] for line in lines[3:13]] == [str(i) for i in range(1, 11)]
     assert lines[13].startswith("agent 0-3 has failed")
+    low = drawn(view, height=8)  # shows fewer agents, and still the remark
+    assert ([line.split()[0] for line in low[3:6]], low[6:]) == (["1", "2", "3"], lines[13:])
     view, _ = seen(tmp_path / "few", Plan(agents=3, rounds=1), Invented(pods=1, failed=[1]))
     assert drawn(view)[5].split()[4] == "failed"
     view, _ = seen(tmp_path / "busy", Plan(agents=40, rounds=1), Invented(pods=30), until=0)

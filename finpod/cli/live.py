@@ -89,8 +89,8 @@ class View:
         doing = TextColumn("{task.description}", markup=False)
         self._bar = Progress(doing, *columns, TextColumn("to go"), get_time=now, speed_estimate_period=math.inf)
         self._task = self._bar.add_task("beginning", total=1.0)
-        self._looked, self._done, self._remark = -math.inf, -1, ""
-        self._shown: list[RenderableType] = []  # below the bar: a line on the tournament, and its best trials
+        self._looked, self._done, self._state, self._remark = -math.inf, -1, "", ""
+        self._board: list[tuple[str, ...]] = []  # cells of the best trials
 
     def progress(self, doing: str, share: float) -> None:
         """Set the description of the current step, and the share of the work that is done."""
@@ -106,19 +106,23 @@ class View:
         failed = sum(trial.state == "failed" for trial in trials)
         state = f"{len(trials)} of {status.plan.most_trials} trials" + (f", {failed} failed" if failed else "")
         state += "" if math.isnan(rate) else f", {rate:,.0f} steps/s"
-        state += f" on {status.where}, {len(status.running)} busy"
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for head in ("", "agent", "parent", "round", "score", "steps"):
-            table.add_column(head, justify="left" if head in ("agent", "parent") else "right", no_wrap=True)
+        self._state = f"{state} on {status.where}, {len(status.running)} busy"
+        self._board = []
         for rank, trial in enumerate(ranked(status.board.trials)[:TOP], start=1):
             score = "failed" if trial.state == "failed" else ratio(trial.score, 3)
             level = f"{trial.level}/{status.plan.rounds}"
-            table.add_row(*map(Text, (str(rank), trial.agent, trial.parent or "-", level, score, f"{trial.steps:,}")))
-        self._shown = [Text(state, no_wrap=True, overflow="ellipsis"), table]
+            self._board.append((str(rank), trial.agent, trial.parent or "-", level, score, f"{trial.steps:,}"))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield self._bar
-        yield from self._shown
+        if self._state:
+            yield Text(self._state, no_wrap=True, overflow="ellipsis")
+            table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+            for head in ("", "agent", "parent", "round", "score", "steps"):
+                table.add_column(head, justify="left" if head in ("agent", "parent") else "right", no_wrap=True)
+            for cells in self._board[: max(console.size.height - 5, 1)]:  # leaves a line for the remark
+                table.add_row(*map(Text, cells))
+            yield table
         if self._remark:
             yield Text(self._remark, style="yellow", no_wrap=True, overflow="ellipsis")
 

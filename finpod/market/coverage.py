@@ -33,12 +33,9 @@ def membership_facts(
     Raises DataError if no asset with prices is ever a member.
     """
     if membership is None:
-        member, sentence = (
-            np.ones(has_bar.shape, dtype=bool),
-            f"static list of the {len(tickers)} assets with prices on ",
-        )
+        member = np.ones(has_bar.shape, dtype=bool)
         facts = {
-            "membership": f"{sentence}{dates[-1]!s:.10}",
+            "membership": f"static list of the {len(tickers)} assets with prices on {dates[-1]!s:.10}",
             "survivorship": True,
             "missing": [],
             "without_prices": {},
