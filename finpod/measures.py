@@ -320,4 +320,7 @@ def check_rates(risk_free: float) -> None:
     """Raise InputError for a yearly rate outside (-1, 1]."""
     if not (isinstance(risk_free, Real) and -1 < risk_free <= 1):
         way_out = "pass a yearly rate as a fraction above -1 and up to 1, such as 0.05 for 5 %"
-        raise InputError(f"risk_free is {risk_free!r}; {way_out}", argument="risk_free")
+        raise InputError(
+            f"risk_free is {risk_free if isinstance(risk_free, Real) else repr(risk_free)}; {way_out}",
+            argument="risk_free",
+        )
