@@ -27,10 +27,10 @@ TOGETHER = 2**17
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests:
-    """Results of S strategies over one window; `print` compares the best with the best expected by luck.
+    """Results of S strategies over one window; `print` compares the best Sharpe ratio with that expected by luck.
 
     `backtests[s]` runs strategy s again and returns its `BacktestResult`, which also has trades and events. Iteration does
-    this for each strategy. Only sums over assets are stored, which takes less memory than the weights. n is the number of
+    the same for each strategy. Only sums over assets are stored, which takes less memory than the weights. n is the number of
     returns.
     """
 

@@ -58,7 +58,7 @@ class Comparison:
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
     weight, turnover, and costs as a share of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
-    """Rival -> figure -> value. Figures that are not defined for rivals are left out."""
+    """Name in `rivals` -> figure -> value. Figures that are not defined for rivals are left out."""
     correlation: pd.DataFrame
     """[R, R] correlation of the returns in excess of equal weight; NaN for a run that always equals equal weight."""
     pairs: tuple[Pair, ...]
@@ -66,7 +66,7 @@ class Comparison:
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
     notes: tuple[ResultWarning, ...]
-    """Remarks on the window and the rivals: "shortened" and "several_rivals"."""
+    """Remarks on the window, and on benchmarks and equal-weight portfolios: "shortened" and "several_rivals"."""
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
@@ -129,8 +129,8 @@ def compare(
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
     A saved run may be given by its folder, or by its name under backtests/, as for `load_result`. Runs are named after their
-    strategies. Runs of strategies with equal names get their `names` instead (by default those of the folders, if all runs
-    have one); names that are still equal are numbered. All figures are those of the common window.
+    strategies. If strategies have equal names, `names` are used for their runs; the default is the names of the folders, if
+    all runs have a folder. Names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
     runs of different frequencies, fewer than two common sessions, and an account ruined at the first of them.

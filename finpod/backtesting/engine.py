@@ -54,22 +54,22 @@ def backtest(
     leaves the exchange becomes cash at its last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys plus
-    sells); see `finpod.trading.caps.within_caps`. None stands for the caps of the strategy: an agent has those of its
-    training. Equal weight and the baselines have no caps.
+    sells); see `finpod.trading.caps.within_caps`. None means the caps of the strategy: a trained agent has the caps of
+    its training. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
     Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not copied.
     `fast=True` settles many sessions of precomputed weights at once. It is several times faster, and equity agrees to 1e-9.
 
-    Every strategy is audited for look-ahead bias up to a sampled decision. `examine` (by default True for trained agents)
-    also compares it with baselines and random portfolios, and replays its decisions at other costs and account sizes
+    A Strategy is audited for look-ahead bias, on its decisions up to a sampled one. `examine` (True for trained agents)
+    also compares the strategy with baselines and random portfolios, and replays the decisions at other costs and account sizes
     (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default), rebalanced as
     often as the strategy decides (`every`). `opened` is the number of results of this window that were looked at; it
     widens the interval of the verdict. `progress` is called with the name of a step and the fraction that is done.
 
     Raises InputError for a window of fewer than two sessions, for a window that starts on or before `trained_until`
-    (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError for invalid weights; it names the
-    strategy and the day.
+    (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError for invalid weights; the message names
+    the strategy and the day.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"

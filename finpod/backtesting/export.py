@@ -28,7 +28,7 @@ class PyfolioInputs(NamedTuple):
     positions: pd.DataFrame | None
     """[m, K + 1] value in currency of each of the K assets ever held, then of `cash`. None if no asset was held at a close."""
     transactions: pd.DataFrame | None
-    """One row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without any.
+    """One row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without trades.
 
     Shares and prices are adjusted, so `positions` changes only by returns and by these transactions."""
     benchmark: pd.Series | None
@@ -68,7 +68,7 @@ def export(
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
     Either all files are written, or none. The same result gives the same bytes. With `overwrite`, an older export is
-    replaced. Raises InputError for another format, for a folder that exists or cannot be written, and as `to_pyfolio`.
+    replaced. Raises InputError for another format, for a folder that exists or cannot be written, and when `to_pyfolio` does.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")

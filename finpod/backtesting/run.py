@@ -74,7 +74,7 @@ class Run:
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, **beside: Any) -> BacktestResult:
-        """Return the result of one account. `beside` are its fields `variants` and `agents`."""
+        """Return the result of one account. `beside` has the fields `variants` and `agents`."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
         equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]

@@ -37,7 +37,7 @@ FEE_BPS = 10.0
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return lines on the speed of backtests, in bars (assets x returns x strategies) per second, with new weights every session.
 
-    `backtest` computes and stores every fill, as vectorbt's `from_orders` does; `exact` does so session by session. A whole
+    `backtest` computes and stores every fill, as vectorbt's `from_orders` does; `exact` does the same session by session. A whole
     result has equity, weights and the trade log; finpod's also has the benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
@@ -58,7 +58,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     lines: dict[str, Any] = {f"backtest{name} bars/s": rate for name, rate in speeds.items()}
     lines |= {f"backtest vectorbt{name} bars/s": rate for name, rate in peer.items()}
     for name, other in {"": "", " whole result": " whole result", " strategies at once": ""}.items():
-        rate = peer[other]  # or its error
+        rate = peer[other]  # or the error as text
         lines[f"backtest{name} / vectorbt"] = speeds[name] / rate if isinstance(rate, float) else rate
     return lines | {
         "backtest batch": f"{names} assets x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
@@ -108,7 +108,7 @@ def made_weights(count: int, market: MarketData) -> Array:
 
 
 def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
-    """Return the result of `measure` with output and warnings silenced, or its error as text, such as a missing package."""
+    """Return the result of `measure`, or the error as text, such as a missing package. Output and warnings are discarded."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):

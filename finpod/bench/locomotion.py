@@ -43,7 +43,7 @@ def run(
     random actions; Gymnasium's vector environments with random actions on the CPU; the environment with an untrained policy;
     and PPO from end to end with the settings of the task.
 
-    Raises InputError for an unknown task or variant, invalid sizes, a missing device, and without MuJoCo.
+    Raises InputError for an unknown task or variant, invalid sizes, a missing device, and if MuJoCo is missing.
     """
     require_number("envs", envs, 1, whole=True)
     require_number("seconds", seconds, 1e-12)

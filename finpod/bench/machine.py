@@ -29,7 +29,7 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Number of groups of accounts. The accounts of a group have the same days. Reduced to a divisor of the number of accounts."""
+"""Number of groups of accounts. The accounts of a group trade the same days. Reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}
@@ -134,7 +134,7 @@ def _environment_lines(
             return learning_lines(name, env, learner, seconds, device)
         action = torch.randn(env.num_envs, env.num_actions, generator=torch.Generator().manual_seed(0)).to(device)
         return measured(name, lambda: env.step(action), seconds, device, env.num_envs)
-    except RuntimeError as error:  # of torch's compiler, usually for want of a C++ compiler
+    except RuntimeError as error:  # from torch.compile, usually because there is no C++ compiler
         if name != "env compiled":
             raise
         return {f"{name} steps/s": f"n/a: {first_line(error)}"}

@@ -162,7 +162,7 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
 def cells(
     rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
 ) -> list[Cell]:
-    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or world, and for no markets."""
+    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or kind of market, or no markets."""
     require_number("markets", 1 if markets is None else markets, 1, whole=True)
     for rule in rules:
         require_choice("rule", rule, RULES)

@@ -58,7 +58,9 @@ def _options(
     version: Annotated[
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error (anywhere on the line).")] = False,
+    debug: Annotated[
+        bool, Option("--debug", help="Show the traceback of an error. May stand anywhere on the line.")
+    ] = False,
 ) -> None:
     """Options before the command. `--debug` is listed here for --help; `main` reads it."""
 
@@ -88,7 +90,8 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
         code = INTERRUPTED
     except (Exception, SystemExit) as caught:  # SystemExit: raised by a user's file
         error: BaseException = caught
-        if isinstance(caught, SystemExit) and isinstance(caught.__context__, BrokenPipeError):  # typer replaced it
+        # typer replaces a BrokenPipeError by a SystemExit
+        if isinstance(caught, SystemExit) and isinstance(caught.__context__, BrokenPipeError):
             error = caught.__context__
         if isinstance(error, BrokenPipeError) and _is_unread():
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # discards output that Python would write at exit
@@ -104,7 +107,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
 
 
 def _is_unread() -> bool:
-    """Return True if the reader of stdout has closed it. A broken pipe may also be one to a pod."""
+    """Return True if the reader of stdout has closed it. A BrokenPipeError may also come from a pod."""
     if not hasattr(select, "poll"):
         return False
     output = select.poll()

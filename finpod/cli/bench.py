@@ -25,7 +25,8 @@ EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000,
 
 def bench(
     what: Annotated[
-        str | None, Argument(help="A word in names of measurements, such as backtest; or a locomotion task.")
+        str | None,
+        Argument(help="Only measurements with this word in their name, such as backtest; or a locomotion task."),
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[int | None, Option(help="Parallel environments; by default 4096, or 512 for locomotion.")] = None,

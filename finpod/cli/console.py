@@ -29,7 +29,7 @@ FIELDS = {
 }
 """Name of a field or argument -> its option, if the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
-"""Prefixes of settings in messages, as in plan.agents, that options do not have."""
+"""Prefixes of settings in messages, as in plan.agents. Options do not have them."""
 
 
 def show_json(value: Any) -> None:
@@ -83,7 +83,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic, whose messages leave out the value
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; its messages leave out the value
     text = error.format_message().rstrip(".")
     choice = faults and faults[0]["type"] == "value_error"  # its sentence names the value
     rejected = f", not {faults[0]['input']!r}" if faults and not choice else ""
@@ -153,8 +153,8 @@ def show_warning(
 def progress(text: str) -> Iterator[Progress]:
     """Show a progress bar on stderr while the block runs, and yield the function that updates it.
 
-    Without a terminal, a line is printed at each tenth instead. What the block prints (such as a user's strategy) also goes to
-    stderr, so that stdout has only the command's output.
+    Without a terminal, a line is printed at each tenth instead. Output of the block (such as of a user's strategy) also goes to
+    stderr. Thus stdout has only the output of the command.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

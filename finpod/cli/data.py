@@ -25,7 +25,7 @@ Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
 READING = {option: field for option, field in options.MARKET.items() if option != "market"}
-"""Options of the market that `import` and `check` have, too."""
+"""Options of the market for `import` and `check`."""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials of a run, and those that failed or were restarted; `command` is shown with --top for the rest."""
+    """Print the `top` trials of a run, and those that failed or were restarted. The line on further trials shows `command`."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]

@@ -51,7 +51,7 @@ class Field(NamedTuple):
     kind: str
     """Source text of its type."""
     default: Any
-    """Its default; `...` if it has none, or one that is not a literal."""
+    """Its default; `...` if there is no default or it is not a literal."""
     help: str
     """Its docstring."""
 

@@ -44,7 +44,7 @@ class Run:
     storage: str | None = None
     """URL for log and checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
-    """Continue the unfinished run NAME with the settings in its log. Starts it if there is none and --out has the same name."""
+    """Continue the unfinished run NAME with the settings in its log. If there is none and --out has this name, start one."""
     fork: str | None = None
     """Start from a copy of the unfinished run NAME; settings may change."""
     tensorboard: Path | None = None

@@ -1,6 +1,6 @@
 """KubeRay manifests, `ray.io/v1` RayCluster and RayJob as YAML that `kubectl apply -f` reads, and the Dockerfile of their image.
 
-The head runs no training, so losing a worker costs only the slices it was training. Only the head mounts the volume claims
+The head runs no training. If a worker is lost, only the training in progress on it is lost. Only the head mounts the volume claims
 and secrets, because only the driver reads data and keeps state. Ray clients need a token, which the operator creates and
 passes to the pods.
 """
@@ -64,7 +64,7 @@ def _installed(package: str) -> str:
 class Cluster:
     """A Ray cluster: a head, which runs the command but no training, and groups of CPU and GPU workers of equal size.
 
-    Raises InputError for a setting that is out of range or not of its form in `FORMS`.
+    Raises InputError for a setting that is out of range or does not match its pattern in `FORMS`.
     """
 
     image: str
@@ -113,7 +113,7 @@ class Cluster:
 
     @property
     def workers(self) -> list[tuple[str, int, int, int]]:
-        """Groups of workers: the setting of their number, their minimum and maximum number, and GPUs of a pod."""
+        """Groups of workers: name of the setting, minimum and maximum number of pods, and GPUs of a pod."""
         cpu = "0:4" if self.cpu_workers is None and self.gpu_workers is None else self.cpu_workers
         groups = []
         for name, span, gpus in (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus)):

@@ -31,7 +31,7 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Return a line each for strategy, benchmark and equal weight: a function of the equity [n + 1]."""
+    """Return one line each for strategy, benchmark and equal weight: `of` applied to the equity [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 

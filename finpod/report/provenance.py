@@ -18,7 +18,7 @@ from finpod.result import BacktestResult
 LONGEST = 400
 """Largest number of characters that are shown of a value."""
 LONG_SERIES = 8
-"""Largest series, such as one number a year, with a line for each number. Longer series are on one line."""
+"""Largest length of a series, such as one number a year, with a line for each number. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Titles of lists of agents, by key."""
 LABELS = {
@@ -68,7 +68,7 @@ def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a list of agents as a table. Its foot has mean, standard deviation and count of the scores."""
+    """Return a list of agents as a table. The foot has mean, standard deviation and count of the scores."""
     first = ("agent", "agent_id", "seed")
     keys = sorted({key for row in rows for key in row}, key=lambda it: (it not in first, not it.endswith("score"), it))
     scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)

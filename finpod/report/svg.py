@@ -41,7 +41,7 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours in light mode. `_style.css.j2` has the same, and those of dark mode. No two are equal."""
+"""Colours in light mode. `_style.css.j2` has the same colours, and those of dark mode. No two colours are equal."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` whose lines are thin and behind the others."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
@@ -150,7 +150,7 @@ def _draw_lines(axes: Axes, shown: Shown) -> None:
 
 
 def new_figure(*, wide: bool = False, height: float = 2.5) -> tuple[Figure, Axes]:
-    """Return a figure and its axes. The figure is half as wide as the page, or as wide if `wide`. `height` is in inches."""
+    """Return a figure and its axes. The width is half the page, or the whole page if `wide`. `height` is in inches."""
     width = 8.0 if wide else 5.0
     figure = Figure(figsize=(width, height))
     left, bottom = 0.58 / width, 0.26 / height

@@ -31,7 +31,7 @@ PAUSE = 600
 
 
 class WorkingTime:
-    """Wall time of slices without pauses of more than `PAUSE` seconds, in which no pod worked. A run may be resumed days later."""
+    """Wall time of slices, without pauses: more than `PAUSE` seconds in which no pod worked, as before a run is resumed."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
@@ -39,7 +39,7 @@ class WorkingTime:
         pauses = np.flatnonzero(starts[1:] - reached[:-1] > PAUSE)
         between = np.column_stack([reached[pauses], starts[pauses + 1]]).ravel()
         self.moments = np.concatenate([starts[:1], between, reached[-1:]])
-        """[2 B] Unix times: start and end of each period of work."""
+        """[2 B] Unix times: start and end of each of the B periods of work."""
         lengths = np.diff(self.moments, prepend=self.moments[0])
         lengths[2::2] = 0.0
         self.work = np.cumsum(lengths)
