@@ -26,7 +26,7 @@ from finpod.significance import Interval, expected_best, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of a rival; the other kind is 'benchmark'. Both are also names of columns in `_curves`."""
+"""Kind of rival (a portfolio to compare runs with). The other kind is 'benchmark'. Both name columns of `_curves`."""
 
 
 class Pair(NamedTuple):

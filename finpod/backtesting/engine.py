@@ -141,7 +141,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Add evidence to the result if `examine` (by default, if the strategy is trained); never for the benchmark itself."""
+    """Return the result, with evidence if `examine` (None: if the strategy is trained). The benchmark gets no evidence."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

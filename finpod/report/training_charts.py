@@ -31,7 +31,7 @@ PAUSE = 600
 
 
 class WorkingTime:
-    """Wall time of slices, without pauses: more than `PAUSE` seconds in which no pod worked, as before a run is resumed."""
+    """Wall time of slices. Pauses are left out: more than `PAUSE` seconds without a working pod, as before a resumed run."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
