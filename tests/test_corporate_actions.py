@@ -44,6 +44,7 @@ def test_b18_a_split_is_applied_to_prices_and_volumes():
         ("as traded", "none", LACKING),
         ("as traded", "once", None),
         ("as traded", "lacking", LACKING),
+        ("as traded", "twice", TWICE),
         ("adjusted", "none", None),
         ("adjusted", "once", None),
         ("adjusted", "twice", TWICE),
@@ -229,6 +230,12 @@ def test_an_adjusted_close_has_the_dividend_by_one_of_two_formulas(close, divide
     assert {*repairs(market), *suspicions(market)} == ({repaired} if repaired else set())
     if repaired in repairs(market):
         assert places(market, repaired) == [("AAA", "2024-01-09", "dividend", dividend, "in adj_close once")]
+
+
+def test_a_dividend_of_the_whole_price_is_reported():
+    assert suspicions(alone(one_name(CLOSE, dividend=paid(400.0)))) == {
+        "dividends of the whole price or more": [("AAA", "2024-01-09")]
+    }
 
 
 def test_actions_on_the_first_bar_or_a_masked_one():

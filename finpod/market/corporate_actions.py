@@ -93,10 +93,11 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
         before, bars = bars, _applied_to_rest(bars, row, ratio, log)
         repaired[row] = bars is not before
     factor = bars.values["adj_close"] / bars.values["close"]
-    in_factor = np.abs(bars.log_steps(factor) - ratio) < np.abs(ratio) / 2
-    move = bars.log_steps(bars.values["close"])
-    as_traded, doubtful = _as_traded(bars, ratio, move, has_adjusted, in_factor, repaired)
-    lacking, twice = as_traded & ~in_factor, ~as_traded & in_factor
+    step, move = bars.log_steps(factor), bars.log_steps(bars.values["close"])
+    once, double = (np.abs(step - times * ratio) < np.abs(ratio) / 2 for times in (1, 2))
+    double &= np.abs(ratio) > 2 * SPECIAL  # the step of a smaller split may include a dividend
+    as_traded, doubtful = _as_traded(bars, ratio, move, has_adjusted, once | double, repaired)
+    lacking, twice = as_traded & ~(once | double), np.where(as_traded, double, once)
     for kind, chosen in (
         ("splits applied to prices as traded", lacking),
         ("splits applied twice, taken out once", twice),
@@ -201,13 +202,15 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
     ):
         log.repair(kind, *bars.places(rows[chosen]), "dividend", cash[chosen], "in adj_close once")
     wrong = lacking | twice | special
-    odd = np.flatnonzero(unclear & ~wrong)
+    odd, whole = np.flatnonzero(unclear & ~wrong), np.flatnonzero(cash >= before)
     sentences = (
         f"a dividend of {cash[at]:g} is {np.expm1(reinvested[at]):.2%} of the price, "
         f"adj_close moves by {np.expm1(in_file[at]):.2%}"
         for at in odd
     )
     log.suspect("adj_close and the listed dividend disagree", *bars.places(rows[odd]), sentences)
+    sentences = (f"a dividend of {cash[at]:g} is listed; the price before it was {before[at]:g}" for at in whole)
+    log.suspect("dividends of the whole price or more", *bars.places(rows[whole]), sentences)
     right = np.where(wrong & ~large, usual, np.where(wrong | ~vendor, reinvested, in_file))
     steps = np.zeros(len(bars))
     steps[rows] = right - in_file
