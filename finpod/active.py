@@ -1,4 +1,4 @@
-"""Active return, risk and bets of an agent against its baseline: the metrics by which stock agents are selected."""
+"""Return, risk and weights of an agent relative to its baseline: the metrics by which stock agents are selected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def active_figures(
                          high by chance in a short window
     'tracking_error'     standard deviation of the active returns, annualised
     'effective_names'    1 / sum of squared weights of the invested part (Herfindahl 1950), mean over the closes
-    'rank_correlation'   Spearman's correlation of a decision's active weights with the returns until the fill of the next
-                         decision, mean over decisions; over assets in either portfolio that have both prices
+    'rank_correlation'   Spearman's correlation of active weights with the returns until the fill of the next decision, mean over
+                         decisions. The assets are those in either portfolio that have both prices
     'turnover'           (buys + sells) / equity, per year
     """
     curves = path.equity.numpy(), baseline.equity.numpy()

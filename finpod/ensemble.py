@@ -72,7 +72,7 @@ class Ensemble(Strategy):
         if foreign := [name for name in observed if name not in {*FEATURES, *self._extra, *functions}]:
             raise CheckpointError(
                 f"{name} was trained on {', '.join(foreign)}, which finpod does not define; "
-                "pass the functions it was trained on with features=",
+                "pass these functions as features=",
                 argument="features",
             )
         self._columns = [[observed.index(name) for name in member.task_spec["features"]] for member in members]
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """The ensemble of each tournament; or each member as a strategy if there was one tournament."""
+        """One ensemble for each tournament. After a single tournament, one strategy for each member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -110,7 +110,7 @@ class Ensemble(Strategy):
     def decide(self, view: MarketView) -> Decision:
         """Return the target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
-            text = f"{self.name} needs the columns {', '.join(absent)}; pass the table that has them as extra="
+            text = f"{self.name} needs the columns {', '.join(absent)}; pass a table with these columns as extra="
             raise CheckpointError(text, argument="extra")
         what = "features"
         try:

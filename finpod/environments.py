@@ -59,7 +59,7 @@ def make_env(
     `max_failures`.
 
     `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a market
-    or window for a task without one, an invalid seed, and an unavailable device.
+    or window for a task without market, an invalid seed, and an unavailable device.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}

@@ -20,7 +20,7 @@ class Row(NamedTuple):
     label: str
     kind: Kind
     yearly: bool = False
-    """True if the figure is annualised; it then means little for a short history."""
+    """True for an annualised figure. Such a figure means little for a short history."""
 
 
 COMMON = (

@@ -174,7 +174,7 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists without `overwrite`, or cannot be created. Tries it: permissions are not sufficient."""
+    """Raise InputError if `path` exists without `overwrite`, or cannot be created. Creates it as a test."""
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))

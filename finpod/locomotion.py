@@ -87,5 +87,5 @@ class LocomotionTask(Task):
 
 
 def task_of(spec: Mapping[str, Any], threads: int | None = None) -> LocomotionTask:
-    """Return the task of the spec that an agent was saved with."""
+    """Return the task that the spec of a saved agent describes."""
     return LocomotionTask(name=str(spec["task"]), variant=str(spec["variant"]), threads=threads)

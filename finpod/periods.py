@@ -32,16 +32,16 @@ TOLERANCE = 0.06
 FEWEST_DATES, FEWEST_DAYS = 20, 28
 """Fewest session dates, and days from first to last, for a measurement."""
 YEAR, SLACK = 366, 4
-"""Spans of less than `YEAR` days may be wrong by up to `SLACK` days of holidays and weekends."""
+"""Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
 """Least whole number that may be a date, as YYYYMMDD or in seconds. Labels of this size are refused."""
 LONG_GAP = 10
-"""Multiple of the median gap from which a gap counts as missing data."""
+"""A gap of more than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1
-"""Ratio of the user's number to the measured number from which the two contradict each other."""
+"""The user's number and the measured number contradict each other if they differ by more than this factor."""
 
 
 class PeriodsWarning(UserWarning):
@@ -86,7 +86,7 @@ def measure(dates: Array) -> Periods:
     doubt = "" if is_usual else ", which is an unusual number"
     if abs(dense / number - 1) > tolerance:
         doubt = f", but {dense:.0f} without gaps of up to {gaps.max()} days"
-    note = f"the dates are {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
+    note = f"the dates have {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
     return Periods(number, bars, dense, True, note if doubt else "")
 
 
@@ -98,7 +98,7 @@ def contradiction(periods_per_year: float, dates: Array) -> str:
     if agrees or not measured.is_measured:
         return ""
     return (
-        f"periods_per_year is {periods_per_year:g}, but the dates are about {numbers[0]:,.0f} bars a year; yearly figures use "
+        f"periods_per_year is {periods_per_year:g}, but the dates have about {numbers[0]:,.0f} bars a year; yearly figures use "
         f"{periods_per_year:g}; leave periods_per_year out to use the measured number"
     )
 

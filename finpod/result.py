@@ -96,8 +96,8 @@ class BacktestResult:
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy: number of 'trials', deviation 'sharpe_sd' of their validation Sharpe ratios and
-    'ranked_sd' of the ratios by which they were ranked, and probability of 'overfitting'."""
+    """Search that selected the strategy: 'trials', their number; 'sharpe_sd', the standard deviation of their validation
+    Sharpe ratios; 'ranked_sd', that of the ratios that rank them; 'overfitting', the probability of overfitting."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()

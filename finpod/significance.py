@@ -273,7 +273,7 @@ def _half_sharpes(table: Array, splits: int) -> Array:
     centred = table - mean  # keeps the precision of sums of squares
     total, squares = (taken @ np.add.reduceat(values, edges) for values in (centred, centred**2))
     variance = (squares - total**2 / count) / (count - 1)
-    # a column that is constant in a half leaves only rounding errors of its distance from the mean
+    # the deviations of a column that is constant in a half are only rounding errors
     known = variance > np.maximum(DUST**2, 1e-12 * squares / count)
     sharpe = (total / count + mean) / np.sqrt(np.where(known, variance, 1.0))
     return np.where(known, sharpe, -np.inf)

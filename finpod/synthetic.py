@@ -36,7 +36,7 @@ LARGEST = 60_000
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Yearly net information ratios of the informed rule in `CALIBRATED`."""
+"""Yearly information ratios of the informed rule, net of costs, that the signals in `CALIBRATED` give."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
     (5, 1): ((0.02028, 0.02886, 0.04055, 0.05132, 0.06188, 0.08244), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
     (5, -1): ((0.02806, 0.03525, 0.04883, 0.06258, 0.07662, 0.10507), (0.5, 0.5, 0.3, 0.3, 0.3, 0)),
@@ -108,7 +108,7 @@ def simulate_market(
     `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
     next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
-    fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers the limit is multiplied by
+    fills at the open. `net_ratio` is from 0 (no signal) to 3 for 20 stocks. For other numbers the limit is multiplied by
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
     signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
     as fast as one of beta 1. Raises InputError for arguments out of range.

@@ -111,7 +111,7 @@ class StockTask(Task):
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
     ) -> MarketPolicy | ScorerPolicy:
-        """Return an untrained policy of width `hidden` for the observed features; a scorer if `network` is among the settings."""
+        """Return an untrained policy of width `hidden` for the observed features; a `ScorerPolicy` if `network` is a setting."""
         hidden, trading = settings.get("hidden", PolicySpec.hidden), self.trading
         sizes: dict[str, Any] = {"hidden": hidden, "action": trading.action, "tilt": trading.tilt}
         sizes["features"] = len(self.own_panel.names)
@@ -216,8 +216,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return 'task' (must be equal to resume a run), undefined features, the title of the data, and the validation
-        returns of the baseline."""
+        """Return entries for the log: 'task' (a run is resumed only with an equal one), undefined features, the title of
+        the data, and the validation returns of the baseline."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,

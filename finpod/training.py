@@ -104,8 +104,9 @@ def train(
     errors of a training that cannot begin, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
-    that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), and an unfinished run
-    of this name (unless `resume`) that another process is driving or that was begun with other settings.
+    that lacks a member, a market for a task without market, and an `out` that exists (unless `overwrite`). Also for an
+    unfinished run of this name without `resume` or `overwrite`, for a resumed run with other settings, and if another process
+    drives the run.
     """
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
@@ -171,7 +172,7 @@ def _stock_task(
 ) -> StockTask:
     for what, value in (("market", market), ("train", train), ("validation", validation)):
         if value is None or (what == "market" and not isinstance(value, MarketData)):
-            text = f"task {STOCKS!r} needs {what}; pass a market, and windows train and validation, (first, last)"
+            text = f"task {STOCKS!r} needs {what}; pass a market, and pairs (first, last) as train and validation"
             raise InputError(text, argument=what)
     if not isinstance(settings.get("anchor", ""), str):
         market, settings["anchor"] = with_anchor(market, settings["anchor"])
@@ -193,7 +194,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks. Return remarks on dropped features, and on a `max_weight` too low for so few assets.
+    """Compute the features of stocks. Return remarks on dropped features and on a `max_weight` too low to invest all.
 
     Without `progress` and `watch` the remarks are also warnings. Raises InputError if a rollout of a learner with the exact
     gradient is longer than the training window.

@@ -182,7 +182,7 @@ def _as_table(weights: Any) -> Array:
 
 
 def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
-    """Return a decision as an array; a Series or dict in the order of the tickers, with 0 for those that it lacks."""
+    """Return a decision as an array; a Series or dict in the order of the tickers, with 0 for missing ones."""
     try:
         if hasattr(decision, "keys"):
             by_ticker: Mapping[str, float] | pd.Series = decision

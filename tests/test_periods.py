@@ -128,7 +128,7 @@ def test_g05_metrics_measure_the_bars_a_year():
     returns = pd.Series([0.01, 0.02, -0.01, 0.03], pd.date_range("2024-01-31", periods=4, freq="ME"))
     assert metrics(returns=returns).sharpe == pytest.approx(2.535462764, abs=5e-10)
     assert metrics(returns=returns.to_numpy()).sharpe == pytest.approx(11.618950, abs=5e-7)
-    with pytest.warns(PeriodsWarning, match="252, but the dates are about 12 bars a year") as warned:
+    with pytest.warns(PeriodsWarning, match="252, but the dates have about 12 bars a year") as warned:
         assert metrics(returns=returns, periods_per_year=252).sharpe == pytest.approx(11.618950, abs=5e-7)
     assert warned[0].filename == __file__
     for index in (
@@ -256,7 +256,7 @@ def test_a_number_given_by_hand_is_used_and_told(tmp_path):
     wrong = finpod.load_market(table_of(dates), periods_per_year=252)
     assert (wrong.periods_per_year, wrong.content_hash) == (252, market.content_hash)
     note = wrong.manifest["periods_note"]
-    assert "252, but the dates are about 52 bars a year" in note
+    assert "252, but the dates have about 52 bars a year" in note
     result = finpod.backtest("buy-and-hold", wrong)
     assert ResultWarning("note", {"text": note}) in result.warnings
     save_snapshot(wrong, tmp_path / "weekly")

@@ -99,7 +99,7 @@ class TradingEnv(_Vector):
     On arrays, an observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash
     last. Actions [E, A] are clipped to [-1, 1], and those of a tilt or of logits are multiplied by `REACH`. Rewards are
     float64 [E]. Gymnasium's RecordEpisodeStatistics gives episode statistics. Its vector wrappers of observations do not
-    support environments that reset within a step; the features are already scaled.
+    support environments that reset within a step. None is needed for scaling: the features are already scaled.
 
     `start` and `end` bound the sessions traded. The features are scaled by `scaling`, taken from another environment's
     `panel`; if it is None, by statistics of the sessions from `start` to `end`. `env` is the `MarketEnv`.

@@ -46,7 +46,7 @@ class Definition:
     function: Callable[[Bars], Tensor]
     """Function of `Bars` that returns [T, N] float64, or [T, 1] for a market-wide feature; NaN where undefined, never infinite."""
     warm_up: int
-    """Number of sessions between an asset's first bar (the first row, for a market-wide feature) and its first value."""
+    """Number of sessions from an asset's first bar (the first row, for a market-wide feature) to the feature's first value."""
     kind: Kind = "cross"
     """Kind of scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()

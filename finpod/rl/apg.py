@@ -127,7 +127,7 @@ class APGConfig:
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     smooth: float = 1e-4
-    """Size of a trade, as a share of the account, below which its cost is smoothed in training, see `settle`; 0 for none."""
+    """In training, costs of trades below this share of the account are smoothed, see `settle`; 0 for no smoothing."""
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, tuple(PENALTIES))
@@ -159,7 +159,7 @@ class APG:
         )
 
     def collect(self, env: Any) -> Returns:
-        """Take K steps with the policy's mean actions, and return their `Returns` with its graph.
+        """Take K steps with the policy's mean actions, and return their `Returns` with the gradient graph.
 
         Raises InputError for an environment that is not differentiable and for an action that is not finite.
         """

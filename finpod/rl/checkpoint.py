@@ -138,7 +138,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes of a policy, and its kind unless it is 'market'. If only its task can build it, return only the kind."""
+    """Return the sizes of a policy, and its kind unless it is 'market'; only the kind for a policy that only its task builds."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
@@ -150,7 +150,7 @@ def versions() -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy scalars, which a checkpoint cannot store. Raises InputError for other such types.
+    """Return a value with numpy scalars as Python numbers. Raises InputError for a type that a checkpoint cannot store.
 
     Equal strings become one object, so that equal agents give equal files.
     """

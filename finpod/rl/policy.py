@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Largest weight of the present holding, as an action. With 1 the scores would have no effect."""
+"""Largest coefficient of the present holding in a mean action. With 1 the scores would have no effect."""
 SUMMARY = 3
 """Number of account features of the value head: cash, mean score of the holdings, and concentration."""
 
@@ -76,7 +76,7 @@ class Policy(nn.Module):
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
     """True if actions depend on the statistics of `observe`. `observe` is then called after an update, because an update
-    compares old and new probabilities; otherwise before it."""
+    compares old and new probabilities. Otherwise `observe` is called before the update."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""
@@ -122,7 +122,7 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] or [D, 1] weight of the present holding, as an action, from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] or [D, 1] coefficient of the present holding in the mean action, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor

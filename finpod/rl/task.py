@@ -131,7 +131,7 @@ class Task:
         return DensePolicy(DenseSpec(inputs=self.num_inputs, actions=self.num_actions, **sizes), generator)
 
     def for_agent(self, settings: Mapping[str, Any]) -> Task:
-        """Return the task as an agent of these settings sees it in training. Evaluation is the same for all agents."""
+        """Return the task on which an agent of these settings trains. Evaluation is the same for all agents."""
         return self
 
     def space(self) -> Space:
@@ -155,7 +155,7 @@ class Task:
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task for processes on other machines, with its arrays outside of pickles so that they are not copied."""
+        """Return the task for processes on other machines, with arrays outside of pickles, to avoid copies."""
         return dumps_by_value(self)
 
     @classmethod

@@ -150,5 +150,5 @@ def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument
     if odd := known - given or given - known:
         sides = f"the market, not in {what}" if known - given else f"{what}, not in the market"
         one = min(map(str, odd)).removesuffix(":00.000000000")
-        raise InputError(f"{one} is only in {sides}; reindex it: frame.reindex({how})", argument=argument)
+        raise InputError(f"{one} is only in {sides}; reindex the frame: frame.reindex({how})", argument=argument)
     return frame[list(market.tickers)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 LOOSE = 1e-6
-"""Largest amount by which weights may sum to more than 1, and the smallest cap on a weight."""
+"""Weights may sum to at most 1 plus this. The value is also the smallest cap on a weight."""
 
 
 def within_caps(
@@ -38,7 +38,7 @@ def _at_most(target: Tensor, cap: float) -> Tensor:
 
     If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest k for
     which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k always
-    exists; for sums up to one it is at most 1 / cap.
+    exists; for sums up to one, k is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():

@@ -92,7 +92,7 @@ class Execution:
         return impact.where(known, worst.where(worst >= 0, math.nan))
 
     def impact_for(self, costs: Costs) -> Tensor | None:
-        """Return `impact` if the costs have market impact, else None. Raises InputError if the data have no volumes."""
+        """Return the table `impact` if the costs have market impact, else None. Raises InputError if the data have no volumes."""
         if costs.impact == 0:
             return None
         if self.impact is None:

@@ -191,9 +191,9 @@ def _share_with_impact(
 ) -> Tensor:
     """Return the largest share s [...] of buys of `notional` [..., N] that the cash pays for, market impact included.
 
-    s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's method on
-    the root of s converges from above, and a last step s <- cash / (A + B sqrt(s)) ends just below the solution. Where a
-    rate is capped at 1 that may be too much; s = cash / (A + B) is always affordable.
+    s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's method
+    for sqrt(s) converges from above. A last step s <- cash / (A + B sqrt(s)) ends just below the solution. Where a rate is
+    capped at 1, this s may be too large. Then s = cash / (A + B) is used, which is always affordable.
     """
     plain = (notional * (1 + rate)).sum(-1).clamp(min=1e-300)
     added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1).sub_(plain).clamp(min=1e-300)

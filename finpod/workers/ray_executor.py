@@ -128,7 +128,7 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
-        query = self._ray.nodes  # without self, whose context a thread that never ends would keep alive
+        query = self._ray.nodes  # without self: a thread that hangs would keep its context in memory
 
         def ask() -> None:
             try:
@@ -204,7 +204,7 @@ class RayExecutor:
             self._since.setdefault(reference, time.monotonic())
 
     def _overdue(self) -> list[Completed | Failed]:
-        """Cancel and return the pieces that have exceeded their time limit. Their processes are ended."""
+        """Cancel and return the pieces that have exceeded their time limit. Ray ends their processes."""
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > self._pods.timeout + GRACE]:

@@ -88,7 +88,7 @@ class WarpPhysics(Physics):
         self.state |= {name: self._constant(name) for name in constants}
         self.initial_qpos = self._constant("qpos0")
         self._overflow, kinds = to_torch(data.overflow), engine.OverflowType
-        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # too many iterations are no failure
+        self._lost = int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))  # an iteration limit is no failure
         self._mask = torch.ones(num_envs, dtype=torch.bool, device=self.device)
         mask = self._warp.from_torch(self._mask, dtype=self._warp.bool)
         self._step = self._prepared(self._advance)
