@@ -133,6 +133,8 @@ def load_result(run: str | PathLike[str]) -> BacktestResult:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{Path(error.filename).name} is missing"
     return f"{first_line(error)} is missing" if isinstance(error, KeyError) else first_line(error)
 
 

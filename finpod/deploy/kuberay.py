@@ -179,9 +179,7 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     """
     for path in copies:
         if not re.fullmatch(r"[\w./-]+", path) or not Path(path).exists():
-            raise InputError(
-                f"{path!r} cannot be copied; give a path of the checkout, such as data/nasdaq100", argument="copy"
-            )
+            raise InputError(f"{path!r} does not exist or cannot be copied; give a path below this folder", "copy")
     return _filled(
         "Dockerfile.j2",
         kind="CUDA" if cuda else "CPU",
