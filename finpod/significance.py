@@ -114,7 +114,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, but there are {days} returns; pass series of the same days, at least two days"
+            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, and at least two days"
         )
     if not np.isfinite(steps).all():
         raise InputError("a series contains NaN; drop the days on which a series has no value")

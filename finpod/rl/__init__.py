@@ -14,8 +14,8 @@ class Learner(Protocol):
     """Algorithm that trains a policy. `table` is the shared table of the task, `groups` the number of groups of environments."""
 
     Config: Any
-    """Class of its settings, a frozen dataclass. `num_steps` is the number of steps of each environment between two updates.
-    The task, which builds the policy, receives `network` if the class has this field."""
+    """Frozen dataclass with the learner's settings. Its field `num_steps` is the number of steps of each environment between
+    two updates. If it has a field `network`, the task builds the policy with that network."""
     bounds: ClassVar[Any]
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool

@@ -18,7 +18,7 @@ BOARD = 64
 ALIKE = 0.95
 """Default largest correlation of excess returns between selected agents."""
 LEARNER = "ppo"
-"""Default learner. Settings in a log do not name it."""
+"""Default learner. A log names the learner only if it is another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
