@@ -306,7 +306,7 @@ def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
     assert_empyrical(vars(daily.metrics), daily.returns, 365)
     interval = evidence(result)["intervals"]["strategy"]["sharpe"]
     assert interval["estimate"] == pytest.approx(daily.metrics.sharpe)
-    assert attribute(result).yearly_turnover == pytest.approx(result.turnover.mean() * 8760)
+    assert attribute(result)["yearly_turnover"] == pytest.approx(result.turnover.mean() * 8760)
     assert not result.is_short
     assert finpod.backtest("equal-weight", market, end=market.dates[24 * 15]).is_short
     assert "yearly figures: 8,760 bars a year (365 sessions)" in str(result)

@@ -83,7 +83,7 @@ def field_of(label: Any) -> str | None:
 
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
-    """Return word -> field for the labels to read. Of several words for a field, only the preferred one is read."""
+    """Return word -> field for the labels that name a field. If several name the same field, only the preferred word is kept."""
     words = set(map(word, labels))
     read = {field: known for field in NUMBERS for known in reversed(SPELLINGS[field]) if known in words}
     return {known: field for field, known in read.items()}

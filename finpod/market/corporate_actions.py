@@ -31,7 +31,7 @@ class Splits(NamedTuple):
     """Log ratios [R] of the listed splits, by what the prices already contain; 0 on rows without a split."""
 
     missing: Array
-    """Log step to add to the adjusted close (+), or to take out of it (-)."""
+    """Correction of the log of adj_close / close on the day: + for a split that it lacks, - for one that it has once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that they jump on the day of the split."""
     in_closes: Array
