@@ -32,7 +32,7 @@ DUST = 1e-12
 
 @dataclass(frozen=True)
 class Metrics:
-    """Return and risk of a curve, by the formulas above; floats for a curve [T], arrays [E] for a batch [T, E]."""
+    """Return and risk of a curve, see the formulas of `finpod.measures`; floats for a curve [T], arrays [E] for a batch [T, E]."""
 
     total_return: float
     cagr: float
