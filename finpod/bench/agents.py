@@ -37,8 +37,8 @@ from finpod.trading.simulate import Terms, simulate_totals
 FOLDER = Path("backtests") / "agents"
 """Folder of rows, relative to the current folder."""
 KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
-    "apg-linear": ("apg", {"network": "linear"}, 64, 200_000),
-    "apg-mlp": ("apg", {"network": "mlp"}, 64, 150_000),
+    "apg-linear": ("apg", {"network": "linear"}, 64, 100_000),
+    "apg-mlp": ("apg", {"network": "mlp"}, 64, 75_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
 """Kind of agent -> learner, settings that differ from its defaults, number of environments, and environment steps."""

@@ -52,7 +52,7 @@ ROWS = {
 }
 """First and last row of the training, validation and test windows: 8, 2 and 8 years."""
 FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
-UPDATES = {"apg": 40, "ppo": 60}
+UPDATES = {"apg": 80, "ppo": 60}
 """Learner -> updates of an agent, each on 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
 """Number of agents, and of checkpoints per agent. Of all checkpoints, the best on validation is tested."""

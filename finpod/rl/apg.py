@@ -113,13 +113,13 @@ class APGConfig:
     """Settings of APG."""
 
     objective: str = "active"
-    """Name of the objective, see `objective_of`."""
+    """Name of the objective, see `objective_of`. 'cvar' and 'drawdown' measure losses within `num_steps` steps."""
     penalty: float = 1.0
     """Factor on the default penalty of the objective."""
     network: str = "linear"
     """Network of the scorer in tasks that score assets: 'linear' or 'mlp'."""
-    num_steps: int = 16
-    """Number K of steps through which gradients pass."""
+    num_steps: int = 4
+    """Number K of steps through which gradients pass. A larger K gives fewer updates in the same environment steps."""
     learning_rate: float | None = None
     """Initial step size of Adam; None is the default of the network (`ADAM`)."""
     anneal_lr: bool = True
