@@ -26,12 +26,12 @@ class Sessions(NamedTuple):
     hours: Array
     """[S, 2] datetime64[ns], open and close in the exchange's time zone."""
     offsets: frozenset[str]
-    """UTC offsets of the exchange in these years, such as -05:00."""
+    """UTC offsets of the exchange in the years of the range, such as -05:00."""
     zone: ZoneInfo
     """Time zone of the exchange."""
 
     def hours_on(self, days: Array) -> Array:
-        """Return open and close [n, 2] of the session on each day [n], which may repeat; NaT on days without a session."""
+        """Return the open and close [n, 2] of the session on each of `days` [n]; NaT on days without a session. Days may repeat."""
         return pd.DataFrame(self.hours, index=self.dates).reindex(days).to_numpy()
 
 
@@ -66,7 +66,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """Times at which the rows of a market with `dates` [T] end: the close of the session on `calendar`, or else the end of the day.
+    """The end of each row of a market with `dates` [T]: the close of its session; without one, the end of the day.
 
     `zone` is the time zone of the rows; None if times of day are kept as written.
     """
@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return the first row [R] that may use the values of each stamp [R]; T if there is none, or for NaT.
+        """Return for each stamp [R] the first row that may use a value known at that time; T if there is none, or for NaT.
 
         With one row per session, it is the first row that ends at or after the stamp; in an intraday market, the first bar that
-        begins at or after it. A stamp at midnight is a day without a time: it means the row of that day's session or the next
-        one, and in an intraday market the close of that session.
+        begins at or after it. A stamp at midnight is a day without a time. It means the row of the first session on or after
+        that day; in an intraday market, the close of that session.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

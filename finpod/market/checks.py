@@ -1,4 +1,4 @@
-"""Checks of bars: masks or repairs impossible ones, lists anomalies for the user, and finds back-filled prices."""
+"""Checks bars: masks or repairs impossible values, lists anomalies for the user, and finds back-filled prices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CENT = 0.006
 """A price may be outside [low, high] by this much, for rounding."""
 
 CALM, CERTAIN = 0.05, 5
-"""Conditions for a change of unit in the volume: largest return on its day, and fewest bars before and after it."""
+"""Conditions for a change of unit in the volume: the largest return on that day, and the fewest bars before and after it."""
 STALE = 5
 """Stale bars at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
@@ -37,14 +37,14 @@ SAME_LEVEL, SAME_PRICE = 0.1, 0.005
 """Two assets may be one renamed listing if the log return from one's last bar to the other's first is at most `SAME_LEVEL` (bars
 on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""An asset looks back-filled if its close is constant for this many sessions at the start, with confirming volumes or without."""
+"""An asset looks back-filled if its close is constant for this many sessions at the start: with volumes, without them."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without impossible ones. A bar is logged only under the first check that it fails.
 
-    A missing adj_close is impossible only if its asset has others. For an open outside [low, high] or an impossible volume,
-    only this value is masked.
+    A missing adj_close is impossible only if other bars of the asset have one. An open outside [low, high] and an impossible
+    volume are masked alone; the rest of the bar is kept.
     """
     values = dict(bars.values)
     nothing = np.full(len(bars), np.nan)
@@ -77,9 +77,9 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     """Mask volumes of zero on bars whose price moved, and repair volumes whose unit changes within the history.
 
-    The unit changes if volumes jump by a factor of 100 or another power of ten, the price does not, and all volumes on the
-    larger side end in that many more zeros. That side is divided by the factor. A volume of zero on a bar with a single price
-    is kept: perhaps nobody traded.
+    The unit changes if volumes jump by a power of ten of at least 100, the price does not jump, and all volumes on the larger
+    side end in as many more zeros. The volumes on that side are divided by the factor. A volume of zero on a bar with one
+    price is kept: perhaps nobody traded.
     """
     values = bars.values
     if "volume" not in values:
@@ -101,7 +101,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
-    """Yield rows, and the factor by which their volumes are too large."""
+    """Yield each range of rows with volumes in another unit, and the factor by which these are too large."""
 
     def zeros(part: slice) -> int:
         """Return the number of trailing zeros that all volumes of the rows have."""
@@ -123,7 +123,7 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without those at the end of an asset that only repeat its last price.
+    """Return the bars without the stale bars at the end of an asset, which only repeat its last price.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
     close). Stale bars are masked if they span at least `STALE` sessions at the end of an asset. Assets without any positive
@@ -155,7 +155,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
-    """Return a mask [R] of the stale bars at the end of each asset, and the number of their sessions [R].
+    """Return a mask [R] of the stale bars at the end of each asset, and the number of sessions [R] that they span.
 
     `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
     """
@@ -167,7 +167,7 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
     """Report missing sessions and volumes, large distributions, jumps, series that end early and likely renames.
 
-    Sessions are those of `calendar`, or the dates of the file if it is None or the bars are weekly or longer. Distributions
+    Sessions are those of `calendar`; if it is None, or bars are weekly or longer, they are the `dates` [T]. Distributions
     and jumps on the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
     """
     days = bars.date.astype("datetime64[D]")
@@ -235,7 +235,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
 
 def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
-    """Report last bars of assets after which another asset begins at about the same price, on that session or the next."""
+    """Report each asset that ends where another one begins: at about the same price, on the same or the next session."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]

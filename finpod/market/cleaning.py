@@ -27,7 +27,7 @@ NO_BENCHMARK = "none"
 NO_CALENDAR = "the dates of the file"
 """Calendar in the manifest if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
-"""If a day's first bar is later than this after the open, its times may be of another time zone."""
+"""If the first bar of a day begins this long after midnight or later, its times may be of another time zone."""
 ODD_DATES = 0.05
 """If more than this share of the dates are not sessions, the file belongs to another exchange."""
 
@@ -49,11 +49,11 @@ def build_market(
 
     Adjusted prices are price * adj_close / close. Without splits, dividends and `adj_close`, prices are assumed to be adjusted.
     Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed
-    (`suspicions`), including those that the reader added to `log`.
+    (`suspicions`), including the entries that the reader added to `log`.
 
     Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (with a time
-    zone; None: the present), are dropped. Weekly and longer bars may have any date. With `membership` None every asset is a
-    member at all times. `periods_per_year` None is measured from the dates.
+    zone; None: the present), are dropped. Weekly and longer bars may have any date. If `membership` is None, every asset is a
+    member at all times. If `periods_per_year` is None, it is measured from the dates.
 
     Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
     unusable content.
@@ -88,7 +88,7 @@ def build_market(
 
 
 def package_versions(*more: str) -> dict[str, str]:
-    """Return the versions of finpod and of the packages on which the data depend."""
+    """Return the versions of finpod, of the packages on which all data depend, and of the packages `more`."""
     return versions("finpod", "numpy", "pandas", "pyarrow", *more)
 
 
@@ -128,7 +128,7 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the tidy bars to drop: on no session, or on a session that is not over at `now`. Log them.
+    """Return a mask [rows] of the tidy bars to drop: on no session, in one not over at `now`, or outside its hours. Log them.
 
     Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
     Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are
@@ -179,7 +179,7 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if days begin long after the open and end after the close: the times are of another time zone.
+    Raises DataError if most days begin after noon and many bars are outside: the times are then of another time zone.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))

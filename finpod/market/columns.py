@@ -71,7 +71,7 @@ _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.
 
 
 def word(label: Any) -> str:
-    """Return the label in lower case without accents, numbers and punctuation: adjustedclose for "5. Adjusted Close*"."""
+    """Return the label in lower case, without accents, punctuation and a leading number: adjustedclose for "5. Adjusted Close*"."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
@@ -153,14 +153,14 @@ class Column:
 
 
 def listed(columns: Sequence[Column], one: str = "", several: str = "", most: int = 12) -> str:
-    """Return the labels of columns as text for a message, after the word `one` or, for more than one column, `several`."""
+    """Return the first `most` labels as text for a message, after `one` (for a single column) or `several`."""
     more = f" and {len(columns) - most} more" if len(columns) > most else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:most])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return the columns, including the levels of the row index; and, for a header of two levels, its columns as `Pairs`."""
+    """Return the columns with one label, among them the levels of the row index, and the columns with two labels as `Pairs`."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -216,7 +216,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
 
 
 def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column: str | None = None) -> Column | None:
-    """Return the column of tickers, or None. Raises DataError if two identifiers contradict each other."""
+    """Return the column of tickers, or None. Raises DataError if two disagree, InputError if there is no `ticker_column`."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:

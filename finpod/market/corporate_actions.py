@@ -23,15 +23,15 @@ NEAR, SAME = 5, 0.12
 USUAL = (0.02, 0.1)
 """Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""Log odds that decide whether closes are unadjusted, also added or subtracted for a vendor's adjusted close; and log odds at
-which one split contradicts the other splits of its asset."""
+"""Log odds that decide whether closes are unadjusted, and log odds at which one split contradicts the others of its asset.
+A vendor's adjusted close that contains the splits adds `DECIDES`; one that does not subtracts it."""
 
 
 class Splits(NamedTuple):
     """Log ratios [R] of the listed splits, by what the prices already contain; 0 on rows without a split."""
 
     missing: Array
-    """Correction of the log of adj_close / close on the day: + for a split that it lacks, - for one that it has once too often."""
+    """Log ratio of a split that adj_close lacks; the negative log ratio of one that adj_close contains once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that they jump on the day of the split."""
     in_closes: Array
@@ -47,9 +47,9 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
     was applied to a part of the history is applied to the rest. See `_as_traded`.
 
-    A dividend d on day t must change adj_close / close by the factor 1 - d / c(t-1), the vendors' formula, or by
-    c(t) / (c(t) + d), its reinvestment at the ex-day's close. A missing dividend is applied by the first formula, or by the
-    second if d is above a tenth of the price. Other steps are reported as suspicions.
+    A dividend d on day t must lower adj_close / close before t by the factor 1 - d / c(t-1), the vendors' formula, or by
+    c(t) / (c(t) + d), its reinvestment at the ex-day's close c(t). A missing dividend is applied by the first formula, or by
+    the second if d is above a tenth of the price. Other steps are reported as suspicions.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -82,7 +82,7 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return the bars, with half-applied splits repaired, and what the prices contain of each entry of `split` [R].
+    """Return the bars, with partly applied splits repaired, and the part that prices already contain of each entry of `split` [R].
 
     `has_adjusted` [R] marks the rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
     """
@@ -149,10 +149,10 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars with the split on `row` applied to the rest, if it was applied only from a jump near its day onwards.
+    """Return the bars with the split on `row` applied also before a jump of its size, if closes jump near its day but not on it.
 
-    Prices of the rest are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A jump
-    on the day of another split belongs to that split.
+    Prices before the jump are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A
+    jump on the day of another split belongs to that split.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start
@@ -218,7 +218,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 
 
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
-    """Return True [N] for assets whose closes are adjusted for dividends, judged by the closes before the last dividend on `rows`.
+    """Return a mask [N] of the assets with closes adjusted for dividends, judged by the closes before their last one of `rows`.
 
     Unadjusted prices are in whole cents, once later splits are undone; prices adjusted for dividends are not.
     """

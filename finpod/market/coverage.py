@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return membership [T, N] and its entries for the manifest. With None every asset is a member at all times.
+    """Return a mask of the members [T, N] and its entries for the manifest. If `membership` is None, all assets are members.
 
     Raises DataError if no asset with prices is ever a member.
     """
@@ -88,7 +88,7 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the count for the day in [first, last] on which the list differs most from the index's size; None without an index.
+    """Return the number of members on the day in [first, last] when it differs most from the index's size; None without an index.
 
     The manifest counts members on the first session of each year; a count applies until the next one.
     """

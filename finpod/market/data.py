@@ -60,7 +60,7 @@ class MarketData:
     member: Array = None  # type: ignore[assignment]
     """[T, N] bool mask of the members of the universe on each day; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of the last bar of each asset in the whole snapshot, also in a part of it; NaT without a bar."""
+    """[N] datetime64[ns], date of each asset's last bar in the whole snapshot, kept when rows are sliced; NaT without a bar."""
     benchmark: str = "QQQ"
     """Name of the benchmark in outputs."""
     benchmark_close: Array

@@ -47,11 +47,11 @@ def with_extra(
 
     A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first row
     whose session closes at or after its `known_at` (its `date` if `known_at` is blank; see `Timeline.first_rows`). With
-    `calendar` None, sessions end with the day. Each row has the known value with the latest date; of several with that date,
-    the one known last. Values are never filled backwards.
+    `calendar` None, sessions end with the day. Each row has the known value with the latest date; if several have that date,
+    the one that became known last. Values are never filled backwards.
 
-    Raises InputError for a missing file and for a column with a reserved name; DataError for a table without values, text, an
-    infinite value, two values for one ticker, date and `known_at`, and a table without any ticker of the market.
+    Raises InputError for a missing file and for a column with a reserved name; DataError for text, an infinite value, two
+    values for one ticker, date and `known_at`, and for a table without values or without any ticker of the market.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -114,7 +114,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return the values of those of the columns `date`, `ticker` and `known_at` that exist, and the other columns."""
+    """Return name -> values for `date`, `ticker` and `known_at`, without those that the table lacks, and the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column ticker")
@@ -179,7 +179,7 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
 
 
 def _check_name(name: str, label: str) -> None:
-    """Raise InputError for a reserved name, and for a name with a comma, which separates features."""
+    """Raise InputError for a reserved name, and for a name with a comma, because commas separate names of features."""
     if (field_of(name) or name.lower()) in RESERVED:
         text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
         raise InputError(text)

@@ -32,7 +32,7 @@ _MARKS = r"[_. |:-]"
 
 
 class Layout(NamedTuple):
-    """What the columns of a table of T rows mean, and their values."""
+    """Meaning and values of the columns of a table of T rows."""
 
     dates: pd.Series
     tickers: pd.Series | None
@@ -95,7 +95,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """Return the end of an error on a table that may have several assets: its columns, and how to name the column of tickers."""
+    """Return the last sentence of an error on a table that may have several assets: its columns, and how to give the tickers."""
     return f"Its columns are {listed(columns)}; name the column of tickers with ticker_column=, or give ticker= for one asset"
 
 
@@ -163,8 +163,8 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if a label has a close and a ticker but another label has not, if either part of a label may be the field,
-    as in close_OPEN, and if the table is not clearly wide.
+    Raises DataError if only some labels have both a field and a ticker, if either part of a label may be the field, as in
+    close_OPEN, and if a table without such labels is not clearly wide.
     """
     for column in columns:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
@@ -211,8 +211,8 @@ def _split_label(label: str) -> tuple[str, str] | None:
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    It does if its label is such as Close_AAPL. It may if its label can be a ticker, the label of the close is ambiguous, such
-    as LAST, and there is no open, high and low (not `is_bar`).
+    A label such as Close_AAPL shows that its column holds them. A column whose label can be a ticker may hold them if the label
+    of the close is ambiguous, such as LAST, and the table has no open, high and low (not `is_bar`).
     """
     others = []
     for column in columns:

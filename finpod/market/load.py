@@ -63,14 +63,14 @@ def load_market(
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns ticker, from, to_exclusive, list of tickers, or None for every asset at all times (survivorship bias).
-        Members of an index without prices are listed in `manifest["missing"]`; tickers of a list without prices are an error
-        unless `allow_missing`.
+        Members without prices are listed in `manifest["missing"]`; if `members` is a list, they are an error unless
+        `allow_missing`.
     benchmark : ticker of the benchmark, or None. "auto" takes that of the index, else QQQ.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes that of the index, else XNYS. Rows that are
         not on a session, or whose session is not over at `now` (with a time zone; None: the present), are dropped and
         counted. Weekly and longer bars may have any date.
-    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. The bars of a renamed
-        listing are joined under its newest symbol, also by the bundled table (see `finpod.market.renames.join_renamed`).
+    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the bundled
+        renames join the bars of a renamed listing under its newest symbol (see `finpod.market.renames.join_renamed`).
     extra : the user's tables, which become columns of the market; a value is used from the row at which it was known (see
         `finpod.market.extra_tables.with_extra`).
     periods_per_year : bars per year, by default measured from the dates (see `finpod.periods`).
@@ -119,7 +119,7 @@ def load_market(
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if JSON cannot hold one."""
+    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if JSON cannot hold all of them."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
     for name in origin.keys() & {"path", "members", "renames", "extra"}:

@@ -65,7 +65,7 @@ class LongBars:
         return total[self.stop - 1] - total
 
     def per_asset(self, rows: Array | slice) -> Array:
-        """Return the number of rows [N] that each asset has in `rows`, a mask [R]."""
+        """Return how many of `rows`, a mask [R] or a slice, belong to each asset [N]."""
         return np.bincount(self.code[rows], minlength=len(self.tickers))
 
     def places(self, rows: Array | slice) -> tuple[Array, Array]:
@@ -126,7 +126,7 @@ class RepairLog:
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`, which have one value per bar or one for all."""
+        """Record that `column` of n bars changed from `was` to `became`, each one value for all bars or [n] values."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})

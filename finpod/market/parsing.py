@@ -102,9 +102,9 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, or else by their texts.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, otherwise the one that their texts show.
 
-    A mark separates thousands if it occurs twice in a number, before the other mark, or in a volume. Raises DataError if the
+    A mark separates thousands if it occurs twice in a number, precedes the other mark, or is in a volume. Raises DataError if the
     texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):

@@ -38,7 +38,7 @@ def read_bars(
     `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default it is taken from the
     name of the file. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide how ambiguous
     dates and numbers are read. In a table without tickers, dates that repeat or change direction are an error unless `ticker`
-    is given, since it may have several assets. Equal rows are dropped; different rows for one ticker and day are an error.
+    is given, since the table may have several assets. Equal rows are dropped; different rows for one ticker and day are an error.
     `log` records decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does
     not exist and DataError for invalid content.
     """
@@ -132,7 +132,7 @@ def ticker_of(source: Path) -> str:
 
 
 def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """Return the tickers of all bars, [T] or [T * N], and a sentence on those that were normalised.
+    """Return the tickers of all bars, [T] of a long table or [T * N], and a sentence on the tickers that were normalised.
 
     `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
     """
@@ -155,7 +155,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
 
 
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the bars by date and ticker, without repeated rows; `parts` are those of each file of a folder.
+    """Return the bars sorted by date and ticker, without repeated rows. `parts` maps each file of a folder to its bars.
 
     Raises DataError for different bars of one ticker and day.
     """

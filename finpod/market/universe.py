@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Value of `benchmark` and `calendar`. It stands for that of the members' index, or else of the index `DEFAULT`."""
+"""Value of `benchmark` and `calendar` that selects those of the members' index; without an index, those of `DEFAULT`."""
 DEFAULT = "nasdaq100"
 
 
@@ -240,7 +240,7 @@ def _key(name: str) -> str:
 def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
-    """Return benchmark and calendar. "auto" is replaced by that of the index of `membership`, or of the index `DEFAULT`."""
+    """Return benchmark and calendar, with "auto" replaced by the value of the members' index; without an index, of `DEFAULT`."""
     index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 

@@ -35,7 +35,7 @@ BATCH, ATTEMPTS = 25, 6
 """Number of tickers per request. The fetch gives up on a ticker after ATTEMPTS requests without an answer, and on all tickers after
 ATTEMPTS requests in a row without any bars."""
 WAIT = 5.0
-"""Seconds to wait after a request that was rate limited or not answered. Each further one in a row doubles the wait."""
+"""Seconds to wait after a request that was rate limited or not answered. Each further one in a row doubles it."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
@@ -130,7 +130,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return the first day of the range, its last session, and its last session that is over."""
+    """Return the first day of [start, end], its last session, and its last session that is over at `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -145,7 +145,7 @@ def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetim
 
 
 def _members(universe: str | Sequence[str]) -> Membership:
-    """Return the members; those of an index or a file under their newest symbols."""
+    """Return the members of a universe. Those of an index or a file have their newest symbols."""
     membership = resolve_members(universe, "asked for")
     if membership is None:
         raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
