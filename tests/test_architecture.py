@@ -41,10 +41,10 @@ SPINE = (
     "measures market.data features trading strategy weights result backtesting.engine envs rl tasks ensemble tournament"
 )
 """Packages and modules to read first, but for those in `BESIDE_THE_SPINE`."""
-BESIDE_THE_SPINE = """
-envs.locomotion tournament.run_folder tournament.analysis
-rl.apg trading.anchors trading.caps trading.relaxation
-""".split()
+BESIDE_THE_SPINE = (
+    *("envs.locomotion", "tournament.run_folder", "tournament.analysis"),
+    *("rl.apg", "trading.anchors", "trading.caps", "trading.relaxation"),
+)
 """Modules in these packages that are not part of the spine. Its budget leaves out what the budgets of `rl` and `trading`
 reserve lines for: `rl.apg`, anchors and caps, which were added later, and `trading.relaxation`, which stands in for compiled
 kernels."""
