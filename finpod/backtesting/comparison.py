@@ -37,9 +37,9 @@ class Pair(NamedTuple):
     cagr: Interval | None
     """Difference of the CAGRs. None if the accounts are equal, if one is ruined, or if the history is short."""
     sharpe: Interval | None
-    """Difference of the Sharpe ratios; None in the same cases."""
+    """Difference of the Sharpe ratios. None if `cagr` is None."""
     reason: str = ""
-    """Why there are no intervals: "short", "ruined" or "same". Empty if there are intervals."""
+    """Reason why there are no intervals: "short", "ruined" or "same". Empty if there are intervals."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -61,7 +61,7 @@ def backtest(
     Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not copied.
     `fast=True` settles many sessions of precomputed weights at once. It is several times faster, and equity agrees to 1e-9.
 
-    A Strategy is audited for look-ahead bias, on its decisions up to a sampled one. `examine` (True for trained agents)
+    A Strategy is audited for look-ahead bias, on its decisions up to a sampled day. `examine` (True for trained agents)
     also compares the strategy with baselines and random portfolios, and replays the decisions at other costs and account sizes
     (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default), rebalanced as
     often as the strategy decides (`every`). `opened` is the number of results of this window that were looked at; it

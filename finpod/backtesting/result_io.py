@@ -23,7 +23,7 @@ from finpod.trading.ledger import Costs
 
 FORMAT = 3
 SUMS = "SHA256SUMS"
-"""File of a saved run that holds the checksums of the others."""
+"""File of a saved run that holds the checksums of its other files."""
 SUMMED = ("fan.parquet", RESULT, "returns.csv", "trades.csv", "weights.parquet")
 """Files with a checksum in `SUMS`. run.json has none, as it differs from run to run."""
 PLAIN = [

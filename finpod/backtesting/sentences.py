@@ -53,13 +53,13 @@ EVENTS = {
 }
 """Code of an event -> template, filled with the fields of the event."""
 
-_NOT_DATED = "{note} and does not set trained_until, so the days on which the model was fitted are unknown"
+_NOT_DATED = "does not set trained_until, so the days on which the model was fitted are unknown"
 _CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s (on {days} of {checked} days)"
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
     "held": "{where}: on {day} '{subject}' contains {note}; use {instead} instead",
-    "model": "{where}: '{subject}' is " + _NOT_DATED,
+    "model": "{where}: '{subject}' is {note}, and the strategy " + _NOT_DATED,
     "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price that was "
     "known when the order was decided",
     "backfilled": "data: prices of {subject} do not move from {day} until its first real bar on {until}: they look "
@@ -122,7 +122,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "ruined": "ruined on {day}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
-    "undated_model": "the strategy holds " + _NOT_DATED.replace("note", "model"),
+    "undated_model": "the strategy holds {model} and " + _NOT_DATED,
     "short_history": "short history: {returns:# return}; yearly figures are extrapolated and mean little",
     "many_trials": "chosen among {trials:# trial} on the {on} days; the best of many trials looks better than it is",
     "no_benchmark": "the market has no benchmark",

@@ -105,7 +105,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
-    """Return a warning if the benchmark has two bars or more, but not those of the whole window; else None."""
+    """Return a warning if the benchmark has at least two bars but lacks some bars of the window; else None."""
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None

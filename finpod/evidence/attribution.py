@@ -37,25 +37,25 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
                               on common dates
     'explained'               share of the variance of the returns that the benchmark explains, corr(r, b)^2; NaN for fewer than
                               three common returns
-    'equal_weight_beta', 'equal_weight_explained'   the same for the point-in-time equal weight
+    'equal_weight_beta', 'equal_weight_explained'   the same two figures with the point-in-time equal weight as b
     'invested'                mean share of the account that is invested
     'names'                   mean number of assets held, over the days with positions
     'effective_names'         mean of 1 / (sum of squared shares of the invested amount), over the days with positions
     'largest', 'largest_name' largest weight of any asset on any day, and its ticker; empty if no asset was held
     'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
-    'holding_days'            mean holding period in closes: sum of the invested shares / sum of the shares bought. Positions at
-                              the end count as held until then: a buy and hold has the length of the window
+    'holding_days'            mean holding period in days: sum of the invested fractions at all closes / sum of the fractions of
+                              the account bought. Open positions count up to the end: a buy and hold has the whole window
     'rising_days', 'rising_months'     days and calendar months in which the account rose / those in which it moved
-    'winning_days', 'winning_months'   those in which it did better than equal weight / those in which the two differ
+    'winning_days', 'winning_months'   days and months in which it beat equal weight / those in which the two differ
     'gaining_names'           assets with a gain / assets with a gain or a loss
     'contributions'           ticker -> gain, as in `contributions`; 'contribution_shares' are the gains divided by V_0, which
                               sum to the total return
     'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in
                               ascending order: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
                               'equal_weight'. The first and the last month of the window may be partial
-    'alarms'                  `flags`
+    'alarms'                  the warnings of `flags` as plain values
 
-    Days are sessions, also for intraday data. Also works for a single day, without trades, and for a ruined account.
+    Days are sessions, also for intraday data. The account may have a single day or no trades, and may be ruined.
     """
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))

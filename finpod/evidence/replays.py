@@ -101,12 +101,12 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
-    """Return the equity [n + 1, `count`] of long-only portfolios of random weights with the turnover of an account, day by day.
+    """Return the equity [n + 1, `count`] of long-only random portfolios with the daily turnover of the account of `path`.
 
     If there are none, the frame is empty and the second value says why: "intraday", "never_traded" or "one_asset".
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
-    to exp(s z), where z [N] is standard normal and s gives the effective number of assets of the account. A portfolio
+    to exp(s z), where z [N] is standard normal and s is set to match the account's effective number of assets. A portfolio
     rotates its z by the angle at which its trade is as large as that of the account, and invests the same share. If the
     trade back to its own weights alone exceeds the turnover, the portfolio makes only a part of that trade. Differences left
     by a fill are corrected by later trades. The seed is fixed, so results repeat.
@@ -174,7 +174,7 @@ def turned(
 
 
 class _Decisions:
-    """Decisions of R random portfolios and of the account of a path, a function for `simulate`."""
+    """Decisions of R random portfolios that follow the account of a path, as a function for `simulate`."""
 
     def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
         self.spreads, self.window, self.random = spreads, window, random

@@ -63,7 +63,7 @@ def verdict_of(
     Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth by
     tracking error x sqrt(y) / 2 standard errors, and thus both probabilities. Measured on 3,000 series of independent
     normal returns without skill, with 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
-    With `opened` > 1, the returns are the best of so many results of these days, and the interval is `widened`.
+    With `opened` > 1, the returns are those of the best of `opened` results of these days, and the interval is `widened`.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -114,7 +114,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
                               in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
     'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
-    'minimum_active_years'    the same for 'deflated_active_sharpe'
+    'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before this one was chosen, on this window or before it
     'validation_luck'         expected lead of the best trial over the mean on validation by luck alone: `expected_best` at
                               the measured deviation of the Sharpe ratios

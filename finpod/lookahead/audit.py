@@ -1,7 +1,7 @@
 """The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
 
-A child process repeats the decisions of a run. It receives rows in order of time, and never a later one. The repeated decisions
-must equal those of the run. The process also records the files, network connections, processes and clocks that the strategy uses.
+A child process repeats the decisions of a run. It receives rows in order of time, and none after the row of the decision. The
+repeated decisions must equal those of the run. The process also records the strategy's use of files, network, processes and clock.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if they also change on the whole market."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change with them as well."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
@@ -153,7 +153,7 @@ class _Audited(Isolated):
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Repeat the decisions of a run in a process. Returns weights [n, N]: NaN without a decision, infinite if it failed."""
+        """Repeat the decisions of a run in a process. Returns weights [n, N]: NaN without a decision, infinite after an error."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

@@ -129,7 +129,7 @@ def loads(payload: bytes, market: MarketData) -> Any:
 
 
 def main() -> NoReturn:
-    """Answer requests over pipes. A strategy has no input, and its output is discarded."""
+    """Answer requests over pipes. The strategy gets an empty standard input, and its output is discarded."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -13,7 +13,7 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""Rank correlation of a good forecast, and number of standard errors to add. The limit is this sum if it exceeds `MOST`."""
+"""The limit is SKILL, the rank correlation of a good forecast, plus ERRORS standard errors; at least `MOST`."""
 ROWS = 1000
 """Number of sessions to compare. If there are twice as many or more, every second, third, ... session is compared."""
 
@@ -23,7 +23,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
     For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with one
     value for all tickers is correlated over time with their mean return, and with the return of the benchmark. Each
-    correlation is computed over all values, and over those that differ from the row before.
+    correlation is computed twice: over all values, and over the values that differ from those of the previous row.
     """
     findings = []
     ends = np.flatnonzero(np.r_[market.begins_session[1:], True])  # the last rows of sessions

@@ -90,7 +90,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
-    """Record an access at a frame, or above it, of the user's code. Accesses by an import are not recorded.
+    """Record an access by the user's code, at the innermost of its frames from `frame` outwards. Imports are not recorded.
 
     Packages may start processes. Packages other than pandas, and the standard library, may read the clock.
     """
@@ -108,7 +108,7 @@ def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
 
 
 def _recorded(function: Callable[..., Any], kind: str, action: str, most: float = math.inf) -> Callable[..., Any]:
-    """Return the function, with a record of each call that has at most `most` arguments."""
+    """Return the function, wrapped so that each call with at most `most` arguments is recorded."""
 
     @wraps(function, updated=())
     def recorded(*args: Any, **options: Any) -> Any:

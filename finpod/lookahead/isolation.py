@@ -25,7 +25,7 @@ from finpod.strategy import FeatureTable, MarketView, Strategy
 LIMIT = 60
 """Seconds that one decision, or the values of one feature, may take."""
 ROWS = ("dates", "has_bar", "sessions", "begins_session")
-"""Fields of a market with one row a bar, in addition to its tables."""
+"""Fields of a market with one value or row per date, in addition to its tables."""
 FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_per_session")
 """Fields of a market that do not depend on its rows."""
 
@@ -44,7 +44,7 @@ class Isolated:
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
         """The user's feature functions that were requested, by their pickles."""
         self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
-        """All fields of the market with one row a bar."""
+        """All fields of the market with one value or row per date."""
         self._started: list[Child] = []
 
     @cached_property
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a pickled feature. One process computes it on the whole market, another one on changed markets."""
+        """Return a function for a pickled feature. One process computes it on the whole market, another on changed markets."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)
@@ -88,7 +88,7 @@ class Child(Strategy):
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0
         self.at = "decisions", 0
-        """What is being computed, "decisions" or "features", and for which row."""
+        """The part being computed, "decisions" or "features", and the row for which it is computed."""
         self.accesses: dict[Access, tuple[str, int]] = {}
         """Access -> `at` when it was first recorded."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))

@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""If a market has fewer sessions, arrays in a strategy are not checked for having one row a session."""
+"""Fewest sessions of a market for which the arrays in a strategy are checked for having one row per session."""
 
 
 class Packed(NamedTuple):
@@ -34,7 +34,7 @@ class Packed(NamedTuple):
 def pack(root: Any, market: MarketData, first: int) -> Packed:
     """Return the pickle of a strategy before its first decision, on row `first`. The user's modules are pickled by value.
 
-    The market is left out of the pickle. The findings report markets and frames with later rows, arrays with one row a
+    The market is left out of the pickle. The findings report markets and frames with later rows, arrays with one row per
     session, and, if the strategy has no `trained_until`, fitted models.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
