@@ -27,7 +27,7 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return metrics of the path of one account, from row `first` on, relative to its baseline's path; NaN if undefined.
+    """Return the metrics of one account's path relative to its baseline's path, both from row `first` on; NaN if undefined.
 
     'excess'             CAGR minus the baseline's
     'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
@@ -35,9 +35,9 @@ def active_figures(
     'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that are
                          high by chance in a short window
     'tracking_error'     standard deviation of the active returns, annualised
-    'effective_names'    1 / sum of squared weights of the invested part (Herfindahl 1950), mean over the closes
-    'rank_correlation'   Spearman's correlation of active weights with the returns until the fill of the next decision, mean over
-                         decisions. The assets are those in either portfolio that have both prices
+    'effective_names'    effective number of assets: 1 / sum of squared shares of the invested part (Herfindahl 1950), mean
+                         over the closes
+    'rank_correlation'   Spearman's correlation of active weights with returns from one fill to the next, mean over decisions
     'turnover'           (buys + sells) / equity, per year
     """
     curves = path.equity.numpy(), baseline.equity.numpy()
@@ -70,7 +70,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return the mean over decisions of the rank correlation of active weights and the returns that follow."""
+    """Return 'rank_correlation'. It leaves out assets that neither portfolio holds or that lack a price at a fill."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -86,7 +86,7 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return Spearman's rank correlation [R] of the rows of two arrays [R, N], and the number of pairs without NaN [R].
+    """Return Spearman's rank correlation [R] of the rows of `one` and `other` [R, N], and the number [R] of known pairs.
 
     The correlation is NaN for fewer than two pairs, and if either row is constant.
     """
@@ -100,6 +100,6 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the agents that were almost equal to the baseline on validation, given the figures of an ensemble's members."""
+    """Return the names in the rows `figures` whose tracking error on validation is missing or below `SMALL`."""
     lines = (line for line in figures if line["window"] == "validation")
     return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

@@ -150,7 +150,7 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":
-        raise CheckpointError(f"{folder} has choice={choice!r}, and this finpod supports only the mean; train again")
+        raise CheckpointError(f"{folder} has choice={choice!r}, but only 'mean' is supported; train again")
     try:
         members = [Checkpoint.load(folder / Path(str(file)).name) for file in content["members"]]
         return Ensemble(

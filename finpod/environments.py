@@ -51,8 +51,8 @@ def make_env(
     gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` can be used.
 
     "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` have the meaning that
-    they have in `train` and `backtest`.
+    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` mean the
+    same as in `train` and `backtest`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
     `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` of the physics and

@@ -26,25 +26,25 @@ class FinpodError(Exception):
 
 
 class InputError(FinpodError, ValueError):
-    """Error of an argument, a date, a path or an option that cannot be used."""
+    """Raised for an argument, a date, a path or an option that cannot be used."""
 
 
 class DataError(FinpodError, ValueError):
-    """Error of a price file, a frame or a snapshot that cannot be used."""
+    """Raised for a price file, a frame or a snapshot that cannot be used."""
 
 
 class StrategyError(FinpodError):
-    """Error of a strategy that cannot be loaded, or whose decision is invalid."""
+    """Raised for a strategy that cannot be loaded, or whose decision is invalid."""
 
 
 class CheckpointError(FinpodError):
-    """Error of a trained folder that is damaged, not finpod's, or does not fit the market it is used on."""
+    """Raised for a trained folder that is damaged, was not written by finpod, or does not fit the market."""
 
 
 class EngineError(FinpodError):
-    """Error raised if the executor that trains the agents, such as Ray, fails. The run can be resumed from its finished work.
+    """Raised if the executor that trains the agents, such as Ray, fails. The run can be resumed from its finished work.
 
-    `what` names the executor and the cause. The text of the error continues with `advice`.
+    The text of the error is `what`, which names the executor and the cause, followed by `advice`.
     """
 
     def __init__(self, what: str, advice: str = "continue with resume=True") -> None:
@@ -59,7 +59,7 @@ class ReportWarning(UserWarning):
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
     """Return "did you mean X?" for the choice X whose spelling is closest to `word`, or `otherwise` if none is close.
 
-    A mapping of choices maps each spelling to its X.
+    If `choices` is a mapping, its keys are the spellings and its values are what to suggest.
     """
     spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
     closest = difflib.get_close_matches(word, list(spellings), n=1)

@@ -34,7 +34,7 @@ COMMON = (
     Row("excess", "Excess over benchmark", "percent"),
     Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
 )
-"""First rows of the table of a result and of a comparison."""
+"""First rows of the tables of results and of comparisons."""
 
 
 def percent(value: float | None, digits: int = 2) -> str:
@@ -60,7 +60,7 @@ WRITE: dict[str, Callable[..., str]] = {
     "money": money,
     "count": lambda value: _number(value, 0, 1, ""),
 }
-"""Format -> function of a value that returns it as text."""
+"""Format -> function that returns a value as text."""
 
 
 def figure(value: float | None, kind: Kind) -> str:
@@ -93,7 +93,7 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
 
 
 def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Return rows of cells as lines of text. Each column is as wide as its widest cell; `right` marks those aligned right."""
+    """Return rows of cells as lines of text. Each column is as wide as its widest cell; `right` selects right alignment."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
     return ["  ".join(cells).rstrip() for cells in aligned]

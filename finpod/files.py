@@ -31,14 +31,14 @@ KINDS = {
     EXPORT: "an export",
     WALK_FORWARD: "a walk-forward",
 }
-"""File that marks a folder as an output of finpod -> the folder's name in messages."""
+"""File that marks a folder as an output of finpod -> what messages call such a folder."""
 _PARTS = re.compile(
     r"member-\d+\.pt|log-\d+\.jsonl|segment-[\d-]+|run\.json|SHA256SUMS|"
     r"(returns|trades|weights|fan|bars|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"
 )
-"""Names of the other entries of such folders."""
+"""Names of the other files and folders that an output folder may contain."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run, next to its output."""
+"""Suffix that is added to the name of an output folder for the folder of its unfinished run."""
 
 Progress = Callable[[str, float], None]
 """Function that receives a description of the current step, and the share of the work done, from 0 to 1."""
@@ -117,7 +117,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
     """Lock a file or folder while the block runs, and yield True.
 
-    Several processes may have a shared lock, but only one may have an exclusive lock. The operating system ends a lock with its
+    Several processes may have a shared lock, but only one may have an exclusive lock. A lock ends with its
     process. An exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the
     lock. Where locks are not supported (Windows, some network drives), nothing is locked and False is yielded.
     """
@@ -174,7 +174,7 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists without `overwrite`, or cannot be created. Creates it as a test."""
+    """Raise InputError if `path` exists without `overwrite`, or cannot be created. A temporary folder serves as the test."""
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
@@ -203,7 +203,7 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return package -> version. The version of 'python' is that of Python; a missing package is 'not installed'."""
+    """Return package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}

@@ -56,7 +56,7 @@ class LocomotionTask(Task):
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return `num_envs` worlds for training. Actions are scaled to [-1, 1] in every task."""
+        """Return `num_envs` worlds for training. In every task, actions from -1 to 1 cover the range of the motors."""
         options: dict[str, Any] = {"variant": self.variant, "threads": self.threads, "seed": seed, "device": device}
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
@@ -68,11 +68,11 @@ class LocomotionTask(Task):
         return Score({name: value.item() for name, value in figures.items()})
 
     def space(self) -> Space:
-        """Return the space of settings to draw from: network width, initial noise, and the learner's settings."""
+        """Return the settings of agents. Network width and learner settings vary; the initial noise is the same for all."""
         return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the PPO settings of the first agent. Agents of five seeds learned the task with them (backtests/README.md)."""
+        """Return PPO settings for the first agent. With them, agents of five seeds learned the task (backtests/README.md)."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
 All are fractions, not percent. A ratio is NaN if its divisor is below 1e-12 per period, which is a rounding error. From the
-first value at or below zero (ruin), equity and returns are zero. NaN at the start of a curve is dropped, because the curve had
-not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays, lists, pandas Series or torch
-tensors; for inputs [T, E] results are arrays [E].
+first value at or below zero (ruin), equity is zero; so are all later returns. NaN at the start of a curve is dropped, because
+the curve had not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays, lists, pandas Series
+or torch tensors; for inputs [T, E] results are arrays [E].
 """
 
 from dataclasses import dataclass
@@ -69,10 +69,10 @@ class Drawdown:
 def metrics(
     equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Metrics:
-    """Return the metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of `returns` [n] or [n, E], by keyword.
+    """Return the metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of the keyword `returns` [n] or [n, E].
 
     `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame; without dates
-    it is 252. Issues a PeriodsWarning if the dates contradict it or are too few. Raises InputError unless exactly one of
+    it is 252. Issues a PeriodsWarning if dates contradict the number or are too few. Raises InputError unless exactly one of
     `equity` and `returns` is given; for an empty input, gaps and infinities; for a curve that does not start above zero; and
     for dates that do not increase.
     """
@@ -174,7 +174,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Return the Sharpe ratio [n] or [n, E] over the last `window` returns, ending at each return; NaN for the first window - 1."""
+    """Return the Sharpe ratio [n] or [n, E] of the `window` returns up to each return; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
@@ -183,7 +183,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] over the last `window` returns; NaN for the first window - 1."""
+    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each return; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 

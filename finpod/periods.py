@@ -37,7 +37,7 @@ REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
-"""Least whole number that may be a date, as YYYYMMDD or in seconds. Labels of this size are refused."""
+"""Smallest integer label that may be a date, as YYYYMMDD or in seconds. Such labels are refused as ambiguous."""
 LONG_GAP = 10
 """A gap of more than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1

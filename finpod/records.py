@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 GRAVE = frozenset({"in_sample", "look_ahead", "ruined"})
-"""Codes of warnings that make the figures meaningless for the future."""
+"""Codes of warnings after which the figures say nothing about future returns."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class ResultWarning:
     code: str
     """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark from the manifest of the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Values for its sentence, as JSON types."""
+    """Values that the sentence of the warning contains, as JSON types."""
 
     @property
     def grave(self) -> bool:
-        """True if the figures are meaningless for the future."""
+        """True if the figures say nothing about future returns."""
         return self.code in GRAVE
 
 
@@ -48,7 +48,7 @@ class Severity(StrEnum):
     LOOKS_AHEAD = "looks_ahead"
     """Look-ahead bias: a decision, a feature or a fill depends on the future."""
     CAN_LOOK_AHEAD = "can_look_ahead"
-    """Only the possibility of it: the strategy could read later data, or data from outside the market."""
+    """Possible look-ahead bias: the strategy could read later data, or data from outside the market."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Finding:
     """One finding of the look-ahead audit.
 
     `kind` is "cut" or "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains
-    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill",
-    "backfilled" or "extra".
+    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill" (a
+    price seen before), "backfilled" (prices before the first real bar) or "extra" (a column predicts the next return).
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Finding:
     size: float | None = None  # size of a change (infinite if a value appeared or vanished), or price of a fill
     note: str = ""  # description of the later rows, or of what was read
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Further values of this kind of finding, such as "days" and "checked" of a change, as JSON types."""
+    """Further values, as JSON types. They depend on `kind`: "cut", for example, has "days" and "checked"."""
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ class BacktestResult:
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy: 'trials', their number; 'sharpe_sd', the standard deviation of their validation
-    Sharpe ratios; 'ranked_sd', that of the ratios that rank them; 'overfitting', the probability of overfitting."""
+    """Search that selected the strategy: 'trials', the number of trials; 'sharpe_sd', the standard deviation of their Sharpe
+    ratios on validation; 'ranked_sd', the same for returns over the baseline; 'overfitting', a probability."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()

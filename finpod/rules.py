@@ -108,7 +108,7 @@ class RiskWeighted(Strategy):
         return weights
 
     def _solved(self, returns: Array) -> Array:
-        """Return the weights of `weigh`, scaled to a sum of one; those of inverse volatility if it fails."""
+        """Return the weights of `weigh`, scaled to a sum of one; weights of inverse volatility if it fails."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -134,8 +134,8 @@ def inverse_volatility(returns: Array) -> Array:
 def minimum_variance(returns: Array) -> Array:
     """Return the long-only weights [n] of minimum variance, solved by skfolio.
 
-    min w' S w with w >= 0 and sum w = 1 (Markowitz 1952); S the covariance shrunk toward a multiple of the identity
-    (Ledoit and Wolf 2004) over the longest span of returns [t, n] without NaN.
+    They solve min w' S w with w >= 0 and sum w = 1 (Markowitz 1952). S is the covariance of the `common_span` of the returns
+    [t, n], shrunk toward a multiple of the identity (Ledoit and Wolf 2004).
     """
     from skfolio.moments import LedoitWolf
     from skfolio.optimization import MeanRisk
@@ -149,7 +149,7 @@ def minimum_variance(returns: Array) -> Array:
 def hierarchical_risk_parity(returns: Array) -> Array:
     """Return the weights [n] of hierarchical risk parity (Lopez de Prado 2016), by skfolio.
 
-    The risk measure is the variance; clusters use Ward linkage of the correlation distance, on the longest span without NaN.
+    The risk measure is the variance. Clusters use Ward linkage of the correlation distance. Both use the `common_span`.
     """
     from skfolio.optimization import HierarchicalRiskParity
 
@@ -158,7 +158,7 @@ def hierarchical_risk_parity(returns: Array) -> Array:
 
 
 def common_span(returns: Array) -> Array:
-    """Return the rows of [t, n] after the last NaN. NaN may occur only at the start of columns."""
+    """Return the rows of `returns` [t, n] after the last NaN. NaN may occur only at the start of columns."""
     return returns[int(np.isnan(returns).sum(axis=0).max()) :]
 
 
@@ -180,7 +180,7 @@ class DollarVolume(Strategy):
 
 def _require_daily(name: str, view: MarketView) -> None:
     if not view.begins_session:
-        raise StrategyError(f"{name} is a rule for daily bars, but these are intraday; resample them to one a session")
+        raise StrategyError(f"{name} is a rule for daily bars, but these are intraday; resample to one bar a session")
 
 
 class SignalOracle(Strategy):
@@ -221,7 +221,7 @@ def forecast(closes: Array, lookback: int) -> Array:
 def tilted(score: Array) -> Array:
     """Return weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
 
-    Weaker tilts have higher net ratios without more skill: they save some of the rebalancing costs of equal weight.
+    Weaker tilts have higher information ratios after costs without more skill: they save costs of rebalancing.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)
@@ -261,7 +261,7 @@ SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volum
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
-    """Return the baselines for a backtest on these data, and a warning for those that are left out."""
+    """Return the baselines for a backtest on these data, and warnings that name the ones left out."""
     if market.bars_per_session > 1:
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     warnings = []

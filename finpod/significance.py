@@ -51,9 +51,9 @@ def intervals(
     """Return percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], and of their differences
     from `others` [n].
 
-    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval. 'strategy' has the metrics of `returns`; the name of each
-    other series has the differences. All series cover the same days; `risk_free` is a yearly rate. The mean block length is
-    the `block_length` of the returns or of the difference in question, so an interval does not depend on the remaining
+    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval. The name 'strategy' has the metrics of `returns`. A name
+    in `others` has the differences. All series cover the same days; `risk_free` is a yearly rate. The mean block length is
+    the `block_length` of the returns, or of the series of differences. An interval thus does not depend on the remaining
     series. A metric that is undefined in a resample is skipped; an interval without any value is NaN. The peaks of
     resamples differ, so the drawdown of the series may lie outside its interval.
 
@@ -136,7 +136,7 @@ def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
-    """Return Sharpe ratio, CAGR and maximum drawdown [3, ...] of returns [..., n], which are overwritten; as in `measures`."""
+    """Return Sharpe ratio, CAGR and maximum drawdown [3, ...], as in `measures`, of `steps` [..., n]. Overwrites `steps`."""
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
     ruined = wealth[..., -1] == 0
@@ -156,7 +156,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval of an estimate and its resamples, [1 + resamples]."""
+    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -167,8 +167,8 @@ def _interval(values: Array, level: float) -> Interval:
 def expected_best(trials: int, sd: float) -> float:
     """Return the expected maximum of `trials` scores without skill, of mean 0 and standard deviation `sd`.
 
-    sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))), g Euler's constant, z the normal quantile (Bailey and Lopez de Prado 2014);
-    0 for one trial. Raises InputError for less than one trial or a negative deviation.
+    sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z (Bailey and
+    Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative deviation.
     """
     if trials < 1 or not sd >= 0:
         raise InputError(f"trials is {trials} and sd is {sd}; trials must be at least 1 and sd at least 0")
@@ -181,8 +181,8 @@ def expected_best(trials: int, sd: float) -> float:
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:
     """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
-    Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)) with s and s* per period, g3 skewness and g4 kurtosis
-    (Bailey and Lopez de Prado 2012). NaN for constant returns and for fewer than three.
+    Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with s the Sharpe ratio and s* the benchmark per period,
+    g3 the skewness and g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for constant returns and for fewer than three.
     """
     sharpe, spread = _sharpe_and_spread(returns)
     above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread
@@ -192,7 +192,7 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
 def minimum_length(
     returns: Array, benchmark: float = 0.0, *, level: float = 0.95, periods_per_year: float = 252
 ) -> float:
-    """Return the minimum track record length: the number of returns like these [n] for `probabilistic_sharpe` > `level`.
+    """Return the minimum track record length: how many returns like `returns` [n] raise `probabilistic_sharpe` to `level`.
 
     1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). Infinite if the Sharpe ratio
     is not above `benchmark`; NaN for constant returns and for fewer than three.
@@ -209,8 +209,8 @@ def minimum_length(
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n]: sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)).
 
-    s, g3 and g4 are those of `probabilistic_sharpe` (Lo 2002, Mertens 2002). Constant returns have the standard error of a
-    ratio of zero, sqrt(P / (n - 1)); NaN for fewer than two.
+    P is the periods a year; s, g3 and g4 are defined in `probabilistic_sharpe` (Lo 2002, Mertens 2002). For two returns, or
+    constant ones, it is the standard error of a ratio of zero, sqrt(P / (n - 1)); for fewer than two it is NaN.
     """
     if len(returns) < 2:
         return math.nan
@@ -262,7 +262,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
 
 def _half_sharpes(table: Array, splits: int) -> Array:
-    """Return Sharpe ratios [C, M] per period over each half of the blocks, in lexicographic order; -inf if undefined."""
+    """Return the Sharpe ratios per period [C, M] in the C halves of the blocks, in lexicographic order; -inf if undefined."""
     rows = len(table)
     edges = np.arange(splits) * rows // splits
     halves = np.array(list(combinations(range(splits), splits // 2)))

@@ -25,7 +25,7 @@ SETS_KEPT = 2
 class FeatureTable:
     """Raw features of a market, each computed once for all rows. Row t of a feature depends on rows <= t only.
 
-    The most recently requested sets are cached as tables. Agents that observe different features share the columns.
+    The sets that were computed last are cached as tables. Agents that observe different features share the columns.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -73,7 +73,7 @@ class MarketView:
         self._row = row
         self._table = table or FeatureTable(market)
         self.step = step
-        """Number of sessions since the first decision of the run; 0 at the first decision."""
+        """Number of bars since the first decision of the run; 0 at the first decision."""
         self.cash = cash
         """Cash of the account, in currency."""
         self.equity = equity
@@ -205,7 +205,7 @@ class Strategy:
     trials: int = 1
     """Number of variants that were tried before the strategy was selected."""
     every: int = 1
-    """Number of sessions from one decision to the next, starting on the first session. There are no trades in between."""
+    """Number of bars (sessions, if bars are daily) from one decision to the next. There are no trades in between."""
     max_weight: float | None = None
     max_turnover: float | None = None
     """Default caps on the weight of an asset, and on the turnover of one decision; None for no cap. See `finpod.backtest`."""

@@ -39,7 +39,7 @@ DISCOUNT = 0.87
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds of settings of PPO in a search, where they differ from `PPO.bounds`."""
+"""Bounds of PPO settings in a search, where they differ from `finpod.rl.PPO.bounds`."""
 HIDDEN = (16, 32, 64)
 """Widths of the network of a new agent."""
 
@@ -51,10 +51,10 @@ class StockTask(Task):
     market: MarketData  # up to the end of validation
     trading: TradingConfig  # accounts, actions, rewards and costs
     fill: str | None  # 'open', 'close', or None for open if the data have opens
-    features: Features  # requested for the agents
+    features: Features  # names or functions of the features that agents may observe
     train: tuple[int, int]  # first and last row
     validation: tuple[int, int]  # first and last row
-    device: str = "cpu"  # of the features and masks
+    device: str = "cpu"  # device that holds the features and masks
     observed: tuple[str, ...] | None = None  # features that this agent observes; None for all
     practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None for `trading`
     name: str = field(init=False, default="stocks")
@@ -101,7 +101,7 @@ class StockTask(Task):
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
-        """Return `num_envs` accounts that trade the training window under `practice`."""
+        """Return `num_envs` accounts that trade the training window on the terms `practice`."""
         trading = self.practice or self.trading
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
@@ -157,7 +157,7 @@ class StockTask(Task):
         return self.score_of(self.play(policy, self.validation))
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window (first row, last row), under `trading`."""
+        """Return the path of the deterministic policy on a window (first row, last row), on the terms `trading`."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:

@@ -88,7 +88,7 @@ def train(
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
     `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Tasks other
-    than "stocks" take only `num_envs` of these arguments, and return a `TrainedRun`.
+    than "stocks" take no other keyword than `num_envs`, and return a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
     agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
@@ -104,9 +104,9 @@ def train(
     errors of a training that cannot begin, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
-    that lacks a member, a market for a task without market, and an `out` that exists (unless `overwrite`). Also for an
-    unfinished run of this name without `resume` or `overwrite`, for a resumed run with other settings, and if another process
-    drives the run.
+    that lacks a member, a market for a task without market, and an `out` that exists (unless `overwrite`). Also
+    raises it for an unfinished run of this name without `resume` or `overwrite`, for a resumed run with other settings, and
+    for a run in use by another process.
     """
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
