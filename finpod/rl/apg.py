@@ -26,7 +26,7 @@ LEAST = 1e-12
 PERCENT = 100.0
 """Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. With 'linear', a large epsilon keeps features with small gradients from growing."""
+"""Network -> step size and epsilon of Adam. With 'linear', a large epsilon keeps weights with small gradients near zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class ScorerPolicy(AccountPolicy):
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the scores of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
+        """Return the code of days. `values` [..., N, F] are the features, `among` [..., N] the assets that may be held."""
         if self.spec.network == "mlp":
             values = self._encoded(values, among)
         average = mean_among(values, among)
@@ -66,19 +66,19 @@ class ScorerPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * keep.sigmoid(), cash, torch.zeros_like(cash), among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [..., M, A] of M accounts a day, for a code [..., N] and states [..., M, N + 1]; and zeros [..., M]."""
+        """Return actions [..., M, A] of M accounts a day with states [..., M, N + 1], and zeros [..., M] as values."""
         keep = code.inertia.unsqueeze(-2)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
         return self._with_cash(action, code), torch.zeros_like(state[..., 0])
 
 
 def active(returns: Returns) -> Tensor:
-    """Return the active log returns [K, E], a = ln(1 + net) - ln(1 + baseline)."""
+    """Return the active log returns [K, E] of K steps of E environments: a = ln(1 + net) - ln(1 + baseline)."""
     return (1 + returns.net).clamp(min=LEAST).log() - (1 + returns.baseline).clamp(min=LEAST).log()
 
 
 def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
-    """Return an objective of returns [K, E], which is maximised. a are the active returns, see `active`.
+    """Return the objective `name`, to be maximised, of the returns [K, E] of K steps of E environments. a = active(returns).
 
     'log'            mean ln(1 + net), the growth rate of wealth; it has no penalty
     'active'         mean(a) - penalty / 2 * var(a): active return against squared tracking error
@@ -105,7 +105,7 @@ def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
 
 
 PENALTIES = {"log": 0.0, "active": 10.0, "mean-variance": 2.0, "cvar": 0.2, "drawdown": 0.2, "turnover": 0.001}
-"""Name of an objective -> its default penalty, which `APGConfig.penalty` multiplies."""
+"""Name of an objective -> default penalty. `APGConfig.penalty` is a factor on it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> policy class and class of its sizes, for policies that a checkpoint can build without their task."""
+"""Kind -> classes of the policy and of its sizes. A checkpoint can build these policies without their task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Checkpoint:
     learner: dict[str, Any]
     """State of the learner."""
     env: dict[str, Any]
-    """State of the environment; empty for a copied agent, which begins in a new environment."""
+    """State of the environment. It is empty for a copied agent, which begins in a new environment."""
     config: dict[str, Any]
     """Settings of the learner."""
     seed: int
@@ -138,7 +138,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes of a policy, and its kind unless it is 'market'; only the kind for a policy that only its task builds."""
+    """Return a policy's sizes, and its kind unless that is 'market'. If only its task can build it, return {'kind': 'own'}."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})

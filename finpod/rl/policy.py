@@ -83,15 +83,15 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for the code of rows [...], or None, and states [..., M, S]."""
+        """Return mean actions [..., M, A] and values [..., M] for states [..., M, S]. `code` is None without a table."""
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
-        """Return the action dimensions that have an effect, bool, broadcastable to [..., M, A]."""
+        """Return a bool mask of the action dimensions that have an effect, broadcastable to [..., M, A]."""
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Update the statistics of observations, if any, with the states [..., M, S] of a rollout; called once per update."""
+        """Add the states [..., M, S] of a rollout to the statistics of observations, if any. Called once per update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +126,8 @@ class Code(NamedTuple):
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder:
-    its gradient is several times that of the policy. Not used by policies without a value."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
+    because its gradient is several times that of the policy. Policies without a value do not use it."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -151,7 +151,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of the action dimensions in use: assets that may be held, and cash; all with 'shares'."""
+        """Return a bool mask [..., 1, A] of the dimensions in use: assets that may be held and cash; all with 'shares'."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -163,7 +163,7 @@ class AccountPolicy(Policy):
         """Return the action [..., M, N] that keeps the holdings of accounts with the states [..., M, N + 1].
 
         It is the log of the weights minus its mean over the assets that may be held. The weights are first divided by the
-        anchor; 0.1 is added so that 0 has a logarithm. For a tilt, w ~ a exp(k tanh z) is solved for z, |tanh z| <= 0.99.
+        anchor; 0.1 is added so that 0 has a logarithm. For a tilt, it is z of `TradingConfig.tilt`, with |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -207,7 +207,7 @@ class MarketPolicy(AccountPolicy):
         self.summary = RunningStats(SUMMARY)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the code of days, given features [..., N, F] float32, and `among` (may be held) and anchor [..., N]."""
+        """Return the code of days. `values` [..., N, F] are the features, `among` [..., N] the assets that may be held."""
         hidden = self._encoded(values, among)
         score, inertia = self.out(hidden).unbind(-1)
         day = mean_among(hidden, among)

@@ -27,7 +27,7 @@ class PPOConfig:
     gae_lambda: float = 0.9
     """Lambda of the advantage estimate."""
     clip_coef: float = 0.2
-    """Bound of the change of the probability ratio."""
+    """Distance from 1 at which the probability ratio is clipped."""
     ent_coef: float = 0.0
     """Initial weight of the entropy bonus."""
     anneal_ent: bool = True
@@ -51,9 +51,9 @@ class PPOConfig:
     """True to clip the probability ratio of each action dimension, not of the whole action, so that the trust region does not
     shrink with the number of assets. The gradient at the old policy is the same."""
     scale_reward: bool = False
-    """True to divide rewards by the running deviation of the discounted return (Engstrom et al. 2020), clipped at 10."""
+    """True to divide rewards by the running sd of the discounted return (Engstrom et al. 2020), and to clip them at 10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments of its row, the market's common move. It has no
+    """True to subtract from each advantage the mean of its table row, which is due to the market's common move. It has no
     effect with one environment per row."""
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss` as [H, G, M, ...]; without a table as [1, H * E, 1, ...]."""
+        """Return the arguments of `loss`: [H, G, M, ...] for G groups of M; [1, H * E, 1, ...] without a table."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -154,7 +154,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] / standard deviation of the discounted return, this rollout included."""
+        """Return rewards [H, E] / standard deviation of the discounted return, including this rollout."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -165,7 +165,7 @@ class PPO:
         return (rollout.reward / (self.return_stats.var.float() + 1e-8).sqrt()).clamp(-10, 10)
 
     def standardise(self, advantage: Tensor) -> Tensor:
-        """Return advantages [H, G, M] with mean 0 and standard deviation 1; a single one is returned unchanged."""
+        """Return advantages [H, G, M] with mean 0 and standard deviation 1; a single advantage is returned unchanged."""
         if advantage.numel() == 1:
             return advantage
         centred = self.config.center_days and advantage.shape[-1] > 1
@@ -176,7 +176,7 @@ class PPO:
         self, row: Tensor | None, state: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor, target: Tensor,
         ent_coef: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-        """Return the loss and its terms for table rows `row` [H, g] and their environments [H, g, M, ...].
+        """Return the loss and its terms for a minibatch of g groups: table rows [H, g], other arguments [H, g, M, ...].
 
         loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per action dimension.
         """

@@ -1,4 +1,4 @@
-"""`Rollout`: E environments over H steps; collecting it, and its advantages."""
+"""`Rollout`: H steps of E environments; `collect` records one, `gae` computes its advantages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
 
 
 def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
-    """Return the rows [..., G] of G groups, given the rows [..., E] of their environments; None for None."""
+    """Return the rows [..., G] of G groups, given the rows [..., E] of their environments; None without rows."""
     return None if row is None else row.unflatten(-1, (groups, -1))[..., 0]
 
 
@@ -103,7 +103,7 @@ def gae(rollout: Rollout, gamma: float, gae_lambda: float) -> Tensor:
 
 
 def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
-    """Raise InputError unless observations have the `shape` of the first, and rewards and ends one value per environment."""
+    """Raise InputError if observations do not have `shape` [E, S], or rewards and ends do not have shape [E]."""
     shapes = {"obs": step.obs.state.shape, "final_obs": step.final_obs.state.shape}
     shapes |= {name: getattr(step, name).shape for name in ("reward", "terminated", "truncated")}
     for name, actual in shapes.items():

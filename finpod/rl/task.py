@@ -28,7 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool: entries that a decision on the row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`: third argument of `encode`. None for equal weights."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`; third argument of `encode`. None for equal weights."""
 
 
 class Score(NamedTuple):
@@ -44,7 +44,7 @@ class Score(NamedTuple):
 class Space:
     """Settings of an agent that a search may vary besides those of its learner, such as the width of the network.
 
-    A new agent draws all of them, in this order; a mutated copy of another agent changes only the `ranges`.
+    A fresh agent draws all of them, in the order of the fields. Of these, a mutated copy changes only the `ranges`.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Space:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name -> bounds of a positive number, for log-uniform draws and mutation by factors."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Name -> set of names from which a subset is drawn; None means all of them."""
+    """Name -> names from which a subset is drawn. The value None in `start` means all of them."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Name -> values of which one is drawn."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name of a setting of the learner -> bounds that replace the learner's own."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for which `Space(**values)` is the same space."""
+        """Return plain values from which `Space(**values)` builds an equal space."""
         return {
             name: {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in part.items()}
             for name, part in vars(self).items()
@@ -114,7 +114,7 @@ class Task:
     """Metric of a `Score` that agents are ranked by; higher is better."""
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> Environment:
-        """Return environments to train in."""
+        """Return `num_envs` environments to train in."""
         raise NotImplementedError
 
     def score(self, policy: Policy) -> Score:
@@ -143,7 +143,7 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return the returns [n] of a policy without skill, or None. Agents are compared by their excess returns over it."""
+        """Return the returns [n] of a policy without skill, or None. Agents are compared by their returns minus these."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -151,16 +151,16 @@ class Task:
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. A run can be resumed only if its entry 'task' is equal; the others are informative."""
+        """Return entries for the log. A run can be resumed only if its entry 'task' is equal; other entries only inform."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task for processes on other machines, with arrays outside of pickles, to avoid copies."""
+        """Return the task in a form for other machines. Arrays should be outside pickles, which would copy them."""
         return dumps_by_value(self)
 
     @classmethod
     def from_shared(cls, shared: Any, device: torch.device) -> Task:
-        """Return the task that `to_shared` returned."""
+        """Return the task from the result of `to_shared`."""
         task: Task = pickle.loads(shared)
         return task
 
