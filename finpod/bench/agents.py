@@ -1,7 +1,7 @@
 """Performance of agents on real prices: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
 
 Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days: on one
-window with five seeds, and in a yearly walk-forward with three. Each agent is a row; see `finpod.bench.rows`.
+window with five seeds, and in a yearly walk-forward with three seeds. Each agent is a row; see `finpod.bench.rows`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHECKPOINTS = 4
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the returns on which alpha is regressed."""
+"""Names of the returns on which the returns of an agent are regressed; the constant is its alpha."""
 
 
 class Period(NamedTuple):

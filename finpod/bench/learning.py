@@ -38,7 +38,7 @@ SEEDS = range(100, 105)
 POINTS = 10
 """Number of points of a learning curve."""
 GOALS = {"halfcheetah": 6000, "walker2d": 4000, "hopper": 3000, "ant": 4100, "humanoid": 1400}
-"""Target median scores, above published scores of PPO for as many steps."""
+"""Target median scores. Published scores of PPO after the same number of steps are lower."""
 
 
 def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[float], list[int]]:

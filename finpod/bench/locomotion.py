@@ -26,7 +26,7 @@ from finpod.rl.ppo import PPO, PPOConfig
 from finpod.tournament.pod import torch_threads
 
 ENVS = 512
-"""Default number of worlds."""
+"""Default number of worlds, which are simulated in parallel."""
 ACTIONS = 16
 """Number of random actions of each world, which are drawn in advance and repeated."""
 FEW = 8
@@ -38,7 +38,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed on the locomotion task `what`, one line per figure, with sizes, hardware and versions.
 
-    Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each of these
+    Steps per second are summed over all worlds. A step is one decision, that is, `frame_skip` steps of the physics. Each of these
     lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the environment with
     random actions; Gymnasium's vector environments with random actions on the CPU; the environment with an untrained policy;
     and PPO from end to end with the settings of the task.

@@ -1,9 +1,9 @@
 """Error rates of the verdict on skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
 False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the markets are
-simulated, half are resampled from real days (`-r FILE`). Power: the informed rule and agents are tested on markets on which the
-informed rule has a given information ratio, net of 10 bps. Each market is a row, kept in its own file. Existing rows are not
-computed again, so the command can be stopped and repeated.
+simulated, half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which knows the signal, are tested
+on markets on which this rule has a given information ratio, net of 10 bps. Each market is a row, kept in its own file. Existing
+rows are not computed again, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "vol
 UPDATES = {"apg": 80, "ppo": 60}
 """Learner -> updates of an agent, each on 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Number of agents, and of checkpoints per agent. Of all checkpoints, the best on validation is tested."""
+"""Number of agents, and of checkpoints per agent. The checkpoint that is best on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
 """Smallest number of markets for which a rate is compared with the expected one."""
@@ -65,7 +65,7 @@ class Cell(NamedTuple):
     """A row to compute: a market and a rule."""
 
     world: str
-    """Family of a market without a signal, or net ratio of a market with one."""
+    """Family of a market without a signal, or net information ratio of a market with a signal."""
     rule: str
     """Name of a learner, or of the informed rule."""
     seed: int
@@ -90,7 +90,7 @@ def complete(real: str) -> MarketData:
 
 
 def market_of(cell: Cell, real: str | None) -> MarketData:
-    """Return the market of a row; markets with a signal alternate lookbacks and signs."""
+    """Return the market of a row. For markets with a signal, its lookback and sign depend on the seed."""
     days = ROWS["test"][1] + 1
     if cell.world == RESAMPLED:
         if real is None:
@@ -192,7 +192,7 @@ def compared(markets: int, fits: bool) -> str:
 
 
 def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield the lines of the table of markets without a signal."""
+    """Yield the lines of the table of false positives, on markets without a signal."""
     for (world, rule), group in by_cell(rows, FAMILIES).items():
         low, high, cells = tally(group, 0.99)
         yield {
@@ -207,7 +207,7 @@ def false_skill(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """Yield the lines of the table of markets with a signal."""
+    """Yield the lines of the table of power, on markets with a signal."""
     years, groups = (ROWS["test"][1] - ROWS["test"][0]) / YEAR, by_cell(rows, map(str, RATIOS))
     mean = {cell: float(np.mean([row["ratio"] for row in group])) for cell, group in groups.items()}
     for (world, rule), group in groups.items():

@@ -199,7 +199,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """Return an entry of a manifest as text: one line for a mapping of numbers or a list, or else one line per item."""
+    """Return an entry of a manifest as text: one line for numbers by name or a list of words; otherwise one line per item."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries

@@ -60,7 +60,7 @@ def leaderboard(
 
 
 def facts(history: History) -> dict[str, Any]:
-    """Return what --json prints: the leaderboard, the state of the run and its statistics."""
+    """Return the content of --json: the leaderboard, the state of the run and its statistics."""
     from finpod.tournament.analysis import luck
     from finpod.tournament.leaderboard import ranked
 
@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials of a run, and those that failed or were restarted. The line on further trials shows `command`."""
+    """Print the `top` trials, and those that failed or were restarted. If trials are left out, a line names `command` for all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]

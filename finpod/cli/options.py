@@ -47,24 +47,24 @@ class Field(NamedTuple):
     """A field of a dataclass that is an option, read from its source."""
 
     name: str
-    """Its name, which may differ from that of the option."""
+    """Name of the field. The option may have another name."""
     kind: str
-    """Source text of its type."""
+    """Source text of the type."""
     default: Any
-    """Its default; `...` if there is no default or it is not a literal."""
+    """Default value; `...` if there is none or it is not a literal."""
     help: str
-    """Its docstring."""
+    """Docstring of the field, used as the help text."""
 
 
 Group = dict[str, Field]
-"""Option -> its field."""
+"""Name of an option -> the field that it sets."""
 
 
 def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
     """Return fields of a dataclass as options, read from its source: importing the module would load torch for a `--help`.
 
-    `options` lists them by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option to the parts
-    of its `Field` to replace.
+    `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option to the
+    entries of its `Field` to replace.
     """
     tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)

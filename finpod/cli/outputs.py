@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """Return the default name of a run: that of the built-in strategy, of the .py file without its suffix, or of the folder."""
+    """Return the default name of a run: the built-in strategy's, the stem of a .py file (and its class), or the folder's."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"

@@ -96,7 +96,7 @@ ALL = STOCKS_ONLY | RUN | PLAN | STOP | PODS
 OF_STOCKS = [*STOCKS_ONLY, "train", "validation", "features"]
 """Options that only stocks have."""
 NEEDED = ("train", "validation", "out")
-"""Options that a new run on stocks requires; other tasks require only the last."""
+"""Options that a new run on stocks requires. Other tasks require only `out`."""
 PASSED = ("learner", "agents", "rounds", "keep", "steps", "seed", "seeds", "device", "overwrite", "storage", "fork")
 """Options that are arguments of `finpod.train`."""
 OF_PLACE = ("out", "storage", "tensorboard")
@@ -123,7 +123,7 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
 
 
 def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` except the market. Settings without an option are those of `recorded`, or defaults.
+    """Return the arguments of `finpod.train` except the market. Settings without an option come from `recorded`, or are defaults.
 
     Raises InputError for options that are invalid, without reading a file.
     """

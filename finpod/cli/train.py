@@ -70,7 +70,7 @@ def train(
         with console.progress("features") as progress:
             finpod.train(values["task"], **given, progress=progress, check=True)
         facts = {"task": values["task"], "trials": given["plan"].most_trials * values["seeds"], "output": str(out)}
-        console.show(facts | {"check": "nothing would fail"}, as_json)
+        console.show(facts | {"check": "passed; nothing was trained"}, as_json)
         return
     # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -89,7 +89,9 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
     if resume and fork:
-        raise InputError("--resume continues a run, --fork starts from a copy of one; give only one of the two")
+        raise InputError(
+            "--resume continues a run, and --fork starts from a copy of a run; give only one of the two options"
+        )
     if ".py" not in values["task"]:
         require_choice("task", values["task"], TASKS, ", or give FILE.py:CLASS")
     whole = all(values[name] is not None for name in needed(values))

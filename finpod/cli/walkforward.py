@@ -78,7 +78,7 @@ def walkforward(
     market = options.load(values)
     if check:
         segments = _segments(market, start, windows, training, out)
-        console.show({"segments": len(segments), "output": str(out), "check": "nothing would fail"}, as_json)
+        console.show({"segments": len(segments), "output": str(out), "check": "passed; nothing was trained"}, as_json)
         return
     with console.progress("training") as progress:
         result = walk_forward(

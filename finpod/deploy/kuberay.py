@@ -24,7 +24,7 @@ from finpod.errors import InputError, require_number
 USER = 1000
 """User id in the image, and group id that may write to volume claims."""
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
-"""Package index for torch, without and with CUDA. Builds on PyPI include the libraries of CUDA."""
+"""Package index for torch, without CUDA (False) and with CUDA (True). Builds on PyPI include the libraries of CUDA."""
 LONGEST = {"RayJob": 47, "RayCluster": 53}
 """Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
@@ -49,7 +49,7 @@ FORMS = {
     "secret": SECRET,
     "pull_secret": SECRET,
 }
-"""Setting of a cluster -> the pattern of its texts, and the form that a message asks for."""
+"""Setting of a cluster -> the pattern that its values must match, and its description for error messages."""
 
 
 def _installed(package: str) -> str:
@@ -76,7 +76,7 @@ class Cluster:
     claim: tuple[str, ...] = ()
     """Volume claim of the head, for data and results; may be repeated."""
     ray: str = ""
-    """Version of Ray in the image; that of this machine if empty."""
+    """Version of Ray in the image; by default the version installed here."""
     head_cpus: int = 2
     """Cores of the head."""
     head_memory: str = "8Gi"

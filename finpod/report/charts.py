@@ -1,6 +1,6 @@
 """The charts of a backtest, and the table of their specifications.
 
-The drawings contain no names that a user could choose. These names are in the legends of the page.
+The drawings contain no text that a user could choose, such as names. The legends of the page have these names.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from finpod.result import BacktestResult
 HALF_YEAR = 126
 """Number of returns in a rolling window. It is halved for histories of less than a year."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the random portfolios that are drawn."""
+"""Quantiles of the values of the random portfolios at which bands begin and end; 0.5 is the median."""
 FEWEST_MONTHS = 3
 """Smallest number of months for which a distribution is drawn."""
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Return one line each for strategy, benchmark and equal weight: `of` applied to the equity [n + 1]."""
+    """Return three lines, of strategy, benchmark and equal weight: `of` applied to their equity [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 

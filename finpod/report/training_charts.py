@@ -21,7 +21,7 @@ from finpod.tournament.leaderboard import ranked
 from finpod.workers.executor import Placement
 
 MOST_DOTS = 2_000
-"""Largest number of dots in a chart of scores. Of more trials, every k-th is drawn."""
+"""Largest number of dots in a chart of scores. If there are more trials, every k-th trial is drawn."""
 PODS = 40
 """Largest number of pods in the chart of pods."""
 PALE = 0.25
@@ -31,7 +31,7 @@ PAUSE = 600
 
 
 class WorkingTime:
-    """Wall time of slices. Pauses are left out: more than `PAUSE` seconds without a working pod, as before a resumed run."""
+    """Wall time without pauses. A pause is more than `PAUSE` seconds without a working pod, as before a run is resumed."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
@@ -113,7 +113,7 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 
 
 def _pods(run: Training) -> Chart | str:
-    """Return the pods over time: a row a pod, with slices coloured by round. The last row has a cross for each lost pod."""
+    """Return the pods over time: a row per pod, with its slices coloured by round. The last row has a cross for each lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No slice of training has ended yet."
@@ -153,4 +153,4 @@ CHARTS = (
     Spec("steps", "Score over environment steps", lambda run: _scores(run, by_steps=True), "plain"),
     Spec("pods", "Pods at work", _pods, wide=True),
 )
-"""The charts of a training."""
+"""The charts of the page on a training."""
