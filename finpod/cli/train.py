@@ -89,9 +89,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
     resume, fork, out, storage = (values[name] for name in ("resume", "fork", "out", "storage"))
     recorded = None
     if resume and fork:
-        raise InputError(
-            "--resume continues a run, and --fork starts from a copy of a run; give only one of the two options"
-        )
+        raise InputError("--resume continues a run, --fork starts from a copy of a run; give only one of them")
     if ".py" not in values["task"]:
         require_choice("task", values["task"], TASKS, ", or give FILE.py:CLASS")
     whole = all(values[name] is not None for name in needed(values))
