@@ -25,7 +25,7 @@ EQUAL = "equal-weight"
 ANCHORS = (EQUAL, "dollar-volume")
 """Names of the rules, see `rule_weights`."""
 SUM = 1e-9
-"""Largest amount by which weights may sum to more than 1, for rounding."""
+"""Tolerance for rounding: weights may sum to at most 1 plus this."""
 GIVEN = "anchor"
 """Name of the extra column that holds weights given as an array."""
 
@@ -66,8 +66,8 @@ def anchor_weights(
 ) -> Tensor:
     """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at the close of t.
 
-    'extra:COLUMN' takes them from a column of the `market`; `checked` checks its `rows`. Raises InputError for an unknown
-    name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
+    'extra:COLUMN' takes the weights from a column of `market`; `checked` checks those in `rows`. Raises InputError for an
+    unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar

@@ -23,7 +23,7 @@ Row = int | Tensor
 MONTH = 21
 """Number of sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Size of the return that is assumed where an asset has none: an asset without history counts as volatile."""
+"""Daily return that is assumed where an asset has none, so that an asset without history counts as volatile."""
 
 
 class Account(NamedTuple):
@@ -74,9 +74,9 @@ class Execution:
     def impact(self) -> Tensor | None:
         """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None if there are no volumes.
 
-        Both are measured over the month up to the row: sigma is the root mean square of the returns, V the mean of
-        close * volume over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length.
-        An asset without volume gets the largest value of the day's members; NaN if no member has volume.
+        sigma is the root mean square of the returns in the month up to the row. V is the mean of close * volume in that
+        month over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length. An asset
+        without volume gets the largest value of the day's members; NaN if no member has volume.
         """
         if self.volume is None:
             return None
@@ -115,7 +115,7 @@ class Execution:
     ) -> Fill:
         """Return the fill of the decision taken at `row`. Only members on the decision day can be bought; all assets can be sold.
 
-        With market impact, nothing is traded while no member's volume is known. `smooth` is passed to `settle`.
+        With market impact, nothing is traded on days when no member's volume is known. `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)

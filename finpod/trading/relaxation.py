@@ -15,7 +15,7 @@ from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 BLOCK = 2**15
 """Number of sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
 CLOSE = 1e-12
-"""Largest change of an account in the last sweep, as a share of its equity, at which the sweeps have converged."""
+"""Sweeps have converged if the last one changed no account by more than this share of its equity."""
 SWEEPS = 24
 """Number of sweeps after which a block that has not converged is simulated session by session."""
 
@@ -49,9 +49,9 @@ def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: T
 def _settled(
     account: Account, execution: Execution, first: int, weights: Tensor, terms: Terms
 ) -> tuple[Path, Account] | None:
-    """Return the path of `account` from the close of row `first` on weights [B, N], and its end; None without convergence.
+    """Return the path of `account` from the close of row `first` on weights [B, N], and the account after it.
 
-    `starts` and `ends` are accounts [B] at the closes before and after each session.
+    None if it does not converge. `starts` and `ends` are accounts [B] at the closes before and after each session.
     """
     execution, row = _side_by_side(execution, first, len(weights)), execution.lag
     before, after, gone = execution.mark[row], execution.mark[row + 1], execution.delisted[row + 1]

@@ -31,7 +31,7 @@ class Terms:
     cash: float = 1_000_000.0
     """Initial equity V_0, in currency."""
     whole_shares: bool = False
-    """Trade whole shares, as traded, only."""
+    """Trade only whole shares, as traded."""
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
@@ -141,7 +141,7 @@ def simulate(
     """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
     `decide(step, row, account)` returns the weights of the decision whose last visible row is `row`; `step` counts the
-    sessions from the first decision. A decision without a visible row is skipped. The order of events is in finpod/README.md.
+    rows from the first decision. A decision without a visible row is skipped. The order of events is in finpod/README.md.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -149,7 +149,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Return the path as `simulate` does, but from `account` at the close of row `first`; and the accounts at the last close."""
+    """Return the path as `simulate` does, but starting from `account`; and the accounts at the last close."""
     zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
@@ -185,10 +185,10 @@ def simulate_totals(
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor, and the rows [T] bool that decide on them, from row `first` to `last`.
+    """Return the weights [T, N] of an anchor, and a mask [T] of the rows that rebalance it, from row `first` to `last`.
 
-    The rows are the first row that the account can see and the first row of each session. With `every` above 1, they are
-    every `every`-th row from the first visible one, like a Strategy of this `every`. Raises InputError as `anchor_weights`.
+    These are the first row that the account can see and the first row of each session. With `every` above 1, they are every
+    `every`-th row from the first visible one, as for a Strategy with this `every`. Raises InputError as `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
