@@ -20,7 +20,7 @@ Format = Literal["csv", "parquet"]
 class PyfolioInputs(NamedTuple):
     """Arguments of `pyfolio.create_full_tear_sheet`. Dates are sessions at midnight UTC, as pyfolio needs a time zone.
 
-    m is the number of sessions with a return. Intraday results have one value a session.
+    m is the number of sessions with a return. Intraday results have one value per session.
     """
 
     returns: pd.Series

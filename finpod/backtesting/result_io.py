@@ -88,7 +88,7 @@ def save(
 
 
 def checksums(folder: Path) -> str:
-    """Return the checksums of the existing files of `SUMMED`, one line a file, in the format of `sha256sum`."""
+    """Return the checksums of the existing files of `SUMMED`, one line per file, in the format of `sha256sum`."""
     there = [name for name in SUMMED if (folder / name).exists()]
     return "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in there)
 

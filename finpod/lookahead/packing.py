@@ -83,7 +83,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days, or of a table with one row a session; empty for other objects."""
+        """Return a description of a frame with later days, or of a table with one row per session; empty for other objects."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
@@ -94,7 +94,7 @@ class _Packer(ByValue):
         elif not isinstance(value, np.ndarray):
             return ""
         if last is None and self._has_a_row_a_session(np.asarray(value)):
-            return f"{type(value).__name__} {list(value.shape)} with one row a session"
+            return f"{type(value).__name__} {list(value.shape)} with one row per session"
         late = last is not None and last > self._until
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 

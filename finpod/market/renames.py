@@ -72,7 +72,7 @@ def read_renames(renames: Renames) -> list[Rename]:
             Rename(normal_ticker(old), normal_ticker(new), as_date(day) if day else None) for old, new, day in rows
         ]
     except InputError as error:
-        raise DataError(f"{name}: the date {error}") from error
+        raise DataError(f"{name}: {error}") from error
     check_tickers([symbol for rule in rules for symbol in rule[:2]], name)
     symbols = [rule.old for rule in rules]
     if twice := [symbol for symbol in symbols if symbols.count(symbol) > 1]:
