@@ -85,12 +85,12 @@ class Bars:
 
     @cached_property
     def age(self) -> Tensor:
-        """[T, N] sessions since the asset's first bar; undefined before it."""
+        """[T, N] number of sessions since the asset's first bar; negative before it."""
         return self.row - self.has_bar.int().argmax(dim=0)
 
     @cached_property
     def returns(self) -> Tensor:
-        """[T, N] r = c_t / c_{t-1} - 1 where both sessions have a bar. A return over a gap is not a one-session return."""
+        """[T, N] r = c_t / c_{t-1} - 1; NaN unless both sessions have a bar, as a return over a gap spans more sessions."""
         return self.close / delay(self.close, 1) - 1
 
     @cached_property
@@ -134,9 +134,9 @@ def residual_deviation(moments: Moments) -> Tensor:
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Return a sqrt(n) / sd(e) [T, N] of the regression r = a + b m + e over the n sessions t-251..t-21.
+    """Return a sqrt(n) / sd(e) [T, N], where r = a + b m + e is the regression over the n sessions t-251..t-21.
 
-    Blitz, Huij and Martens, "Residual momentum" (2011).
+    See Blitz, Huij and Martens, "Residual momentum" (2011).
     """
     moments = Moments(*(delay(part, 21) for part in bars.moments(231)))
     alpha = moments.mean[0] - market_beta(moments) * moments.mean[1]
@@ -144,7 +144,7 @@ def residual_momentum(bars: Bars) -> Tensor:
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Return the yearly slope of ln c over time, times the R2 of that regression (Clenow, "Stocks on the Move", 2015)."""
+    """Return the yearly slope [T, N] of the regression of ln c on time, times its R2 (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
     deviation = rolling_moments(torch.stack([time, price]), window).deviation
@@ -158,18 +158,18 @@ def standard_deviation(moments: Moments) -> Tensor:
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Return the sum of r - beta m [T, N], with beta measured over the last 252 sessions."""
+    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is measured over the last 252 sessions."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
 
 def illiquidity(bars: Bars, window: int) -> Tensor:
-    """Return ln mean(|r| / (c volume)) [T, N] (Amihud, "Illiquidity and stock returns", 2002)."""
+    """Return ln mean_n(|r| / (c volume)) [T, N], n = `window` (Amihud, "Illiquidity and stock returns", 2002)."""
     return log(rolling_mean(ratio(bars.returns.abs(), bars.dollar_volume), window))
 
 
 def log_mean_volume(bars: Bars, window: int) -> Tensor:
-    """Return ln mean(c volume) [T, N]."""
+    """Return ln mean_n(c volume) [T, N], n = `window`."""
     return log(rolling_mean(bars.dollar_volume, window))
 
 
@@ -212,13 +212,13 @@ def macd(bars: Bars) -> Tensor:
 
 
 def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
-    """Return the mean of the closes plus `width` times their standard deviation (ddof 1) [T, N]."""
+    """Return the mean of the last `window` closes plus `width` times their standard deviation (ddof 1) [T, N]."""
     moments = rolling_moments(bars.close.unsqueeze(0), window)
     return moments.mean[0] + width * standard_deviation(moments)
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the up and down moves of c; NaN without any move."""
+    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the up and down moves of c; NaN until it moves."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)
@@ -226,17 +226,17 @@ def relative_strength(bars: Bars, window: int) -> Tensor:
 
 
 def commodity_channel(bars: Bars, window: int) -> Tensor:
-    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N] of p = (h + l + c) / 3; NaN without any move."""
+    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N], where p = (h + l + c) / 3; NaN if p did not move."""
     typical = (bars.table("high") + bars.table("low") + bars.close) / 3
     distance = typical - rolling_mean(typical, window)
     return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
 
 
 def directional_movement(bars: Bars, window: int) -> Tensor:
-    """Return 100 |P - M| / (P + M) [T, N], the directional movement index; NaN without any such move.
+    """Return the directional movement index, 100 |P - M| / (P + M) [T, N]; NaN if P + M is zero.
 
-    P is the EMA of the rises of h that exceed the fall of l, M that of the falls of l that exceed the rise of h; other moves
-    count as zero. The true range of the usual definition cancels.
+    P is the EMA of the rises of h that exceed the fall of l. M is the EMA of the falls of l that exceed the rise of h. Other
+    moves count as zero. The usual definition divides P and M by the true range, which cancels.
     """
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))

@@ -51,19 +51,19 @@ class Panel:
     """Feature -> share of the members' bars on the training rows at which it is undefined. Shares of 0 are left out. Empty if
     the scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> the same share, for features that were dropped because their share is above `MOST_UNDEFINED`."""
+    """Feature -> such a share, for the features that were dropped because it is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
-    """Return the name of a feature, for a function its `__name__`."""
+    """Return the name of a feature. A function is named by its `__name__`."""
     return feature if isinstance(feature, str) else getattr(feature, "__name__", type(feature).__name__)
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return the requested features, with sets replaced by their members, and the names of those whose tables `market` lacks.
 
-    Raises InputError for an unknown name, a user's column that the market does not have, a function named like a built-in
-    feature or like another one, and when no feature is left.
+    Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like a
+    built-in or another requested feature, and if no feature is left.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}
@@ -115,8 +115,8 @@ def build_panel(
     members' bars of these rows are dropped, see `Panel.dropped`. The `scaling` of a trained agent is used unchanged; it also
     determines the features if `features` is None.
 
-    Raises InputError without scaling and training rows, and when no feature has enough values on the training rows;
-    CheckpointError when the features are not those of the scaling; DataError that names ticker, date and feature for an
+    Raises InputError if neither `scaling` nor `fit` is given, and if no feature has enough values on the training rows;
+    CheckpointError if the features are not those of the scaling; DataError that names ticker, date and feature for an
     infinite value.
     """
     if scaling is not None and features is None:

@@ -5,8 +5,8 @@ result is computed from rows <= t only, by operations whose order does not depen
 change a single bit of it. A window counts rows. Its statistic is over the values in it, and NaN if the share of its rows
 with a value is below `COVERAGE`.
 
-A window is composed of blocks of 1, 2, 4, ... rows, S_2k[t] = S_k[t] + S_k[t-k]. This takes log2(window) passes over the
-table. Differences of running sums would suffer from cancellation and spread NaN.
+A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t. This
+takes log2(window) passes over the table. Differences of running sums would suffer from cancellation and spread NaN.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Moments(NamedTuple):
 
 
 def delay(table: Tensor, rows: int, fill: float = math.nan) -> Tensor:
-    """Return the table shifted down: row t holds row t - rows of `table`, and `fill` where there is none."""
+    """Return the table shifted down by `rows`: its row t is row t - rows of `table`, or `fill` if there is none."""
     rows = min(rows, table.shape[-2])
     head = table.new_full((*table.shape[:-2], rows, table.shape[-1]), fill)
     return torch.cat([head, table[..., : table.shape[-2] - rows, :]], dim=-2)
@@ -56,7 +56,7 @@ def log(table: Tensor) -> Tensor:
 
 
 def enough(count: Tensor, window: int) -> Tensor:
-    """Return True where `count` values are enough for a statistic over `window` rows."""
+    """Return a bool mask: True where `count` values are enough for a statistic over `window` rows."""
     return count >= math.ceil(COVERAGE * window)
 
 

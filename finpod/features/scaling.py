@@ -14,7 +14,7 @@ from finpod.errors import CheckpointError, InputError
 from finpod.features.library import Kind
 
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
-"""Bound of observations in standard deviations."""
+"""Kind of scaling -> bound of the observations, in standard deviations."""
 _CONSTANT = 1e-6
 """A standard deviation below this share of the mean is a rounding error of a constant float32 feature."""
 
@@ -41,7 +41,7 @@ class Scaling:
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F] and `member` [T, N]; InputError if out of range."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for rows out of range."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are not within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
@@ -53,7 +53,7 @@ class Scaling:
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
-        """Return finite observations [T, N, F] float32 of raw features [T, N, F], NaN where undefined, and member [T, N]."""
+        """Return finite observations [T, N, F] float32 of `raw` [T, N, F], NaN where undefined. `member` is a mask [T, N]."""
         scaled = torch.zeros_like(raw, dtype=torch.float32)
         for column, (kind, mean, sd) in enumerate(zip(self.kinds, self.mean, self.sd, strict=True)):
             if sd == 0:
@@ -92,7 +92,7 @@ class Scaling:
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return mean and sd of the members' values [T, N], of all rows or along `dim`; (0, 0) if there are none, sd 0 if constant."""
+    """Return mean and sd of the members' `values` [T, N], over all or along `dim`; 0 without values. sd is 0 if constant."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

@@ -13,7 +13,7 @@ from torch import Tensor
 from finpod.features.rolling import DUST, delay, rolling_mean
 
 _CHUNK = 64
-"""Days computed at once; bounds the memory at _CHUNK * window * N floats."""
+"""Number of days computed at once. It limits the memory to _CHUNK * window * N floats."""
 _LEAST_SHRINKAGE = 1e-6
 """Least shrinkage intensity, which keeps the matrix invertible."""
 
@@ -21,11 +21,11 @@ _LEAST_SHRINKAGE = 1e-6
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
     """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the previous `window` sessions.
 
-    d_t = z' R^-1 z, where z are today's returns standardised by mean and deviation of the window, and R their correlation
-    matrix in the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A well-conditioned estimator
-    for large-dimensional covariance matrices" (2004). Only the day's members
-    (`member` [T, N]) with a return today and on every session of the window are used, not assets that join the index later.
-    `per_asset` divides by their number. NaN if there are none.
+    d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is the
+    correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
+    well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members (`member`
+    [T, N]) that have a return today and on every session of the window. `per_asset` divides by their number. NaN if there
+    are none.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
