@@ -28,7 +28,7 @@ class TradingConfig(Terms):
     action: str = "tilt"
     """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
     tilt: float = 1.0
-    """Factor k of w ~ a exp(k tanh z), where a is the anchor. With k = 1, 100 assets become about 60 effective assets."""
+    """Factor k of w ~ a exp(k tanh z), a the anchor. At k = 1, full tilts leave about 60 effective assets of 100."""
     anchor: str = EQUAL
     """Portfolio that agents tilt and have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
@@ -42,7 +42,7 @@ class TradingConfig(Terms):
     reward: str = "log"
     """'log': change of the log of equity over the step, net of costs; 'value': change of equity."""
     reward_scale: float = 1.0
-    """Factor on the reward. The published setup scales the change of value by about 2^-11."""
+    """Factor on the reward. The FinRL papers scale the change of equity by about 2^-11."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights at the marks [..., N], then cash; zero for a ruined account."""
+    """Return the observed state [..., N + 1] float32: weights [..., N] at the marks, then cash; zero for a ruined account."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -120,8 +120,8 @@ def greedy_weights(
     """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
 
     features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;
-    anchor [N] float64 is None for equal weight. Only the 'shares' action uses equity and price [N], as traded and 0 without
-    a bar. Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
+    anchor [N] float64 is None for equal weight. price [N] is as traded, 0 without a bar. Only the 'shares' action uses it and
+    equity. Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

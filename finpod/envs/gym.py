@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Value z of a tilt or softmax action for an array action of 1, the bound of its space: tanh 3 = 0.995."""
+"""Array actions from -1 to 1 are multiplied by this to give z of a tilt, or logits: tanh 3 = 0.995."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
-    """A gymnasium vector environment around `env`, on its tensors or, with `numpy`, on arrays."""
+    """Wraps `env` as a gymnasium vector environment, on its tensors, or on arrays with `numpy`."""
 
     def __init__(self, env: Any, observation: spaces.Space[Any], action: spaces.Space[Any], *, numpy: bool) -> None:
         self.env, self.numpy, self.num_envs = env, numpy, env.num_envs
@@ -89,7 +89,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
 
 
 class TradingEnv(_Vector):
-    """E accounts in one market as a gymnasium vector environment, on tensors on `device` or, with `numpy`, on arrays.
+    """E accounts in one market as a gymnasium vector environment, on tensors on `device`, or on arrays with `numpy`.
 
     On tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features`
     [T, N, F], which all accounts share, and the weights at its close, cash last. `TradingConfig.action` determines the
@@ -98,7 +98,7 @@ class TradingEnv(_Vector):
 
     On arrays, an observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash
     last. Actions [E, A] are clipped to [-1, 1], and those of a tilt or of logits are multiplied by `REACH`. Rewards are
-    float64 [E]. Gymnasium's RecordEpisodeStatistics gives episode statistics. Its vector wrappers of observations do not
+    float64 [E]. Gymnasium's RecordEpisodeStatistics gives episode statistics. Its wrappers of vector observations do not
     support environments that reset within a step. None is needed for scaling: the features are already scaled.
 
     `start` and `end` bound the sessions traded. The features are scaled by `scaling`, taken from another environment's

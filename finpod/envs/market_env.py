@@ -84,10 +84,10 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> tuple[Step, Returns]: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | tuple[Step, Returns]:
-        """Trade on actions [E, A], advance by `hold` sessions and return the step; with `grad` also its returns.
+        """Trade on actions [E, A], advance by `hold` rows and return the step; with `grad` also its `Returns`.
 
-        With `grad` the graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises InputError that
-        names a setting through which no gradient passes.
+        With `grad` the gradient graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises
+        InputError that names a setting through which no gradient passes.
         """
         if not grad:
             with torch.no_grad():
@@ -108,7 +108,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity, on the CPU, of `hold` accounts in the anchor. Account p first trades at row `first` + p."""
+        """[n + 1, hold] equity of `hold` accounts in the anchor, on the CPU. Account p first trades at row `first` + p."""
         hold, terms = self.config.hold, self.config.uncapped
         numbers = torch.arange(hold, device=self.device).unsqueeze(-1)
 
@@ -226,7 +226,7 @@ class MarketEnv:
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset where an episode is over. A ruined account restarts with its initial cash on its group's day."""
+        """Reset where an episode is over. A ruined account restarts with its initial cash, on its group's day."""
         again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)

@@ -119,7 +119,7 @@ class LocomotionEnv:
         return self.spec.observe(self.physics.state).float()
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin episodes in the worlds of `mask`. The noise on positions and velocities is drawn for all worlds."""
+        """Begin episodes in the worlds of `mask` [W]. The noise on positions and velocities is drawn for all worlds."""
         spec, state = self.spec, self.physics.state
 
         def uniform(like: Tensor, bound: float) -> Tensor:

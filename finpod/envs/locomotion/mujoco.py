@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. MuJoCo resets the clock of a world that became NaN to 0, which reveals it."""
+"""Clock of a new episode, in seconds. MuJoCo sets the clock to 0 when a world becomes NaN; this shows which did."""
 
 
 def load_model(spec: Spec) -> Any:

@@ -88,7 +88,7 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
     """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
 
-    EGL and then OSMesa are tried, or only the one named in the environment variable MUJOCO_GL. Raises InputError if none
+    Tries EGL and then OSMesa, or only the backend that the environment variable MUJOCO_GL names. Raises InputError if none
     works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))

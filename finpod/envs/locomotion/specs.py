@@ -37,7 +37,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
-    """Return a function state -> observation: positions after the first `skip`, and velocities clipped to `limit`."""
+    """Return a function state -> observation: joint positions except the first `skip`, and velocities within +-`limit`."""
 
     def observe(state: State) -> Tensor:
         return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe` and the external forces on all bodies but the world body, clipped to `limit`."""
+    """Return a function state -> `observe`, then the external forces on all bodies but the world body, within +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -146,7 +146,7 @@ class Spec:
     """Largest numbers of contacts and constraints of a world under random actions."""
 
     def reward(self, state: State, action: Tensor, speed: Tensor, healthy: Tensor) -> Tensor:
-        """Return the rewards [W] of actions [W, A], before any clipping, and forward speeds [W] in m/s."""
+        """Return the rewards [W] for unclipped actions [W, A] and forward speeds [W] in m/s."""
         reward = self.forward_weight * speed - self.control_weight * action.square().sum(-1)
         reward = reward + self.healthy_reward * healthy
         return reward if self.contact_cost is None else reward - self.contact_cost(state)
@@ -201,7 +201,7 @@ FULL: dict[str, dict[str, Any]] = {
 }
 """Fields of a task that the full variant changes."""
 EULER = ("halfcheetah",)
-"""Tasks without a fast variant: their model uses the Euler integrator, not RK4."""
+"""Tasks without a fast variant, because their model uses the Euler integrator, not RK4."""
 
 
 def spec_of(name: str, variant: str = "standard") -> Spec:

@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Smallest number of worlds for which memory is reserved: worlds share one pool, and a few may all be at their peak."""
+"""Smallest number of worlds for which memory is reserved. Worlds share it, and if they are few, all may be at their peak."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
