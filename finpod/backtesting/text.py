@@ -23,7 +23,7 @@ TURNOVER = "turnover: traded notional / equity at the fill, both sides"
 """Definition of turnover, printed below the table."""
 
 SPREAD = [row for row in COMMON if row.key in ("total_return", "sharpe", "max_drawdown", "excess_over_equal_weight")]
-"""Figures of the line on the spread over seeds."""
+"""Figures that `spread_line` prints."""
 _SHOWN_EVENTS = 5
 
 ROWS = (

@@ -77,7 +77,7 @@ YEARS = [
 
 
 class Days:
-    """Tasks of a period and anchor: one for training, with data up to the end of validation, and one that includes the test."""
+    """Tasks of a period and anchor: one with data up to the end of validation, and one with data up to the end of the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)

@@ -29,7 +29,7 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Number of groups of accounts. The accounts of a group trade the same days. Reduced to a divisor of the number of accounts."""
+"""Number of groups of accounts, reduced to a divisor of the number of accounts. The accounts of a group trade the same days."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}
@@ -48,7 +48,7 @@ def run(
     `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
     Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
     one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
-    environment only, compiled by torch.compile, with a policy acting in it, and PPO from end to end. Other lines are the time
+    environment alone; compiled by torch.compile; with a policy acting in it; and PPO from end to end. Other lines are the time
     to build a large panel of features, and those of `finpod.bench.backtests`.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """

@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials, and those that failed or were restarted. If trials are left out, a line names `command` for all."""
+    """Print the `top` trials, and those that failed or were restarted. If some are left out, a line names the `command` for all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from finpod.walkforward.schedule import Segment
 
 FEW = 21
-"""A length without a unit that is below this number of sessions was probably meant in years or months."""
+"""A length below this number and without a unit was probably meant in years or months, not in sessions."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def walkforward(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows and test the agents on the days after each. Also writes a run and a report, named as OUT."""
+    """Train on rolling windows and test the agents on the days after each. Also writes a run and a report with the name of OUT."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 

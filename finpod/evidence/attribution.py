@@ -89,7 +89,7 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
 def contributions(result: BacktestResult) -> pd.Series:
     """Return the gain of each asset that was traded or held, in currency, net of its costs, in descending order.
 
-    final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0.
+    The gain is final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0.
     """
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)

@@ -38,7 +38,7 @@ _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
 """Standard deviations of log weights, from equal weight to a single asset."""
 
 Figures = dict[str, dict[str, float]]
-"""Strategy -> figure -> value; NaN is undefined."""
+"""Strategy -> figure -> value; NaN if undefined."""
 
 
 def cost_sweep(

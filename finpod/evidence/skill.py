@@ -109,7 +109,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
                               `widened` for the 'candidates'
     'candidates'              number of results from which this one may have been chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
-    'deflated_sharpe'         probability that it is above 'expected_best', the expected ratio of the best candidate without skill
+    'deflated_sharpe'         probability that the true ratio is above 'expected_best', that of the best candidate without skill
     'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the returns
                               in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
     'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`

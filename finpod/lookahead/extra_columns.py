@@ -13,7 +13,7 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""The limit is SKILL, the rank correlation of a good forecast, plus ERRORS standard errors; at least `MOST`."""
+"""The limit is SKILL, the rank correlation of a good forecast, plus ERRORS standard errors, if this exceeds `MOST`."""
 ROWS = 1000
 """Number of sessions to compare. If there are twice as many or more, every second, third, ... session is compared."""
 

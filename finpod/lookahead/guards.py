@@ -56,7 +56,7 @@ CACHES = {".cache", "Caches", "matplotlib"}
 Access = tuple[str, str, str]
 """Kind ("file", "network", "process" or "clock"), description ('reads the file prices.csv') and place in the user's code."""
 accesses: dict[tuple[str, str], Access] = {}
-"""Accesses so far. Of equal accesses by one place in the code, only the first is kept."""
+"""Accesses so far. If one place in the code repeats an access, only the first is kept."""
 
 
 def install() -> None:

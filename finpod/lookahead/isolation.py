@@ -42,7 +42,7 @@ class Isolated:
         self.table = FeatureTable(market)
         """Features of the whole market."""
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
-        """The user's feature functions that were requested, by their pickles."""
+        """Pickle -> function, for the user's feature functions that were requested."""
         self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
         """All fields of the market with one value or row per date."""
         self._started: list[Child] = []

@@ -28,7 +28,7 @@ class Packed(NamedTuple):
     findings: tuple[Finding, ...] = ()
     """Findings on later data and undated models that the strategy holds."""
     error: str = ""
-    """Reason why the strategy cannot be pickled, with an empty `content`; otherwise empty."""
+    """Reason why the strategy could not be pickled, so that `content` is empty; otherwise empty."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:

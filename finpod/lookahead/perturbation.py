@@ -29,7 +29,7 @@ class NotRepeatable(Exception):
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows in [first, last] from the first bar on, without the market's last row. Raises InputError without any."""
+    """Return the rows in [first, last] from the first bar on, without the market's last row. Raises InputError if none is left."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
@@ -120,7 +120,7 @@ def differences(whole: Array, other: Array, kind: str) -> Array:
 
 
 def change_findings(market: MarketData, where: str, kind: str, rows: Array, sizes: Array) -> list[Finding]:
-    """Return one finding on the largest of the `differences` `sizes` [R, N] on `rows` [R]; no finding if all are 0."""
+    """Return one finding on the largest of the differences `sizes` [R, N] on `rows` [R]; no finding if all are 0."""
     leaking = np.flatnonzero(sizes.any(axis=1))
     if not len(leaking):
         return []
@@ -132,7 +132,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding for each kind of fill at a price that the decision has seen: one that noise in later rows leaves equal."""
+    """Return one finding for each kind of fill at a price that the decision has seen. Noise in later rows does not change it."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)

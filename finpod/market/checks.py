@@ -37,11 +37,11 @@ SAME_LEVEL, SAME_PRICE = 0.1, 0.005
 """Two assets may be one renamed listing if the log return from one's last bar to the other's first is at most `SAME_LEVEL` (bars
 on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""An asset looks back-filled if its close is constant for this many sessions at the start: with volumes, without them."""
+"""Fewest sessions with a constant close at the start of an asset that looks back-filled: with volumes, and without volumes."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without impossible ones. A bar is logged only under the first check that it fails.
+    """Return the bars without those that are impossible. Each is logged once, under the first check that it fails.
 
     A missing adj_close is impossible only if other bars of the asset have one. An open outside [low, high] and an impossible
     volume are masked alone; the rest of the bar is kept.

@@ -12,7 +12,7 @@ from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 
 SPECIAL = 0.1
-"""Dividends above this share of the price are reinvested at the ex-day's close, because the usual formula fails there."""
+"""Dividends above this share of the price are reinvested at the ex-day's close, because the usual formula is inaccurate."""
 WHOLE_CENTS = 0.9
 """Closes count as unadjusted if at least this share of them is in whole cents."""
 LARGE = np.log(1.9)
@@ -82,7 +82,7 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return the bars, with partly applied splits repaired, and the part that prices already contain of each entry of `split` [R].
+    """Return the bars, with partly applied splits repaired, and the log ratios of `split` [R] by what prices already contain.
 
     `has_adjusted` [R] marks the rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
     """
@@ -218,7 +218,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 
 
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
-    """Return a mask [N] of the assets with closes adjusted for dividends, judged by the closes before their last one of `rows`.
+    """Return a mask [N] of the assets with closes adjusted for dividends, judged by closes before the last dividend on `rows`.
 
     Unadjusted prices are in whole cents, once later splits are undone; prices adjusted for dividends are not.
     """

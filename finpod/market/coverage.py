@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return a mask of the members [T, N] and its entries for the manifest. If `membership` is None, all assets are members.
+    """Return a mask of the members [T, N], and entries on them for the manifest. If `membership` is None, all assets are members.
 
     Raises DataError if no asset with prices is ever a member.
     """

@@ -114,7 +114,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return name -> values for `date`, `ticker` and `known_at`, without those that the table lacks, and the other columns."""
+    """Return name -> values of the columns among `date`, `ticker` and `known_at` that exist, and a list of the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column ticker")
@@ -162,7 +162,7 @@ def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool |
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return the columns [R] of tickers in the market (-1 for unknown ones), and the unknown tickers. Renames are applied."""
+    """Return the position [R] of each ticker in the market, -1 if unknown, and the unknown tickers. Renames are applied."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):

@@ -1,4 +1,4 @@
-"""Markets from files, folders and frames, from the bundled sample, and as snapshots: a folder with parquet and a manifest."""
+"""Loads markets from files, folders, frames and the bundled sample. Saves and loads snapshots: folders with a manifest."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _absolute(value: Any) -> Any:
 def _whole(
     path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
 ) -> MarketData:
-    """Return the sample or a snapshot. Raises InputError for arguments that would change their members, tickers or benchmark."""
+    """Return the sample or a snapshot. Raises InputError for arguments that would change its members, tickers or benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
             raise InputError(f"{path} has its own members and tickers; leave {argument} out", argument=argument)

@@ -151,7 +151,7 @@ class RepairLog:
             listed.append({"kind": kind, "ticker": str(ticker), "date": f"{day!s:.10}", "sentence": sentence})
 
     def report(self, kind: str, bars: LongBars, suspicious: Array, sentence: Callable[[int], str]) -> None:
-        """Record that the bars `suspicious` [R] are suspicious, each with the sentence for its row."""
+        """Record the bars of the mask `suspicious` [R] as suspicions, each with the sentence for its row."""
         rows = np.flatnonzero(suspicious)
         self.suspect(kind, *bars.places(rows), map(sentence, rows.tolist()))
 

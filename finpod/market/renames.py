@@ -86,8 +86,8 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the old
     symbol follow the rename after a pause, they belong to another company and keep the symbol. The returned rename then has a
-    day, and otherwise none. Days on which both symbols have the same price count once. Raises DataError if their prices differ on
-    a day, and InputError for circular renames and for a mapping without any ticker of the market.
+    day; otherwise it has none. Days on which both symbols have the same price count once. Raises DataError if prices differ on a
+    day, and InputError for circular renames and for a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:

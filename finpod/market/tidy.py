@@ -32,7 +32,7 @@ def read_bars(
     decimal: str | None = None,
     name: str = "the frame",
 ) -> pd.DataFrame:
-    """Return the bars of a frame, a parquet or CSV file, or a folder of such files, one row per bar, by date and ticker.
+    """Return the bars of a frame, a parquet or CSV file, or a folder of such files: one row per bar, sorted by date and ticker.
 
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 numbers. A table may have any layout that
     `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default it is taken from the

@@ -111,7 +111,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells under the symbols that the prices use, also for renamed listings.
+        """Return the spells under the symbols `available`, which are those of the prices, also for renamed listings.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """

@@ -1,6 +1,6 @@
 """The charts of a backtest, and the table of their specifications.
 
-The drawings contain no text that a user could choose, such as names. The legends of the page have these names.
+The drawings contain no text from users, such as names. The legends of the page show it.
 """
 
 from __future__ import annotations

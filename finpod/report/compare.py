@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Return the names in legends, by colour. If runs have different benchmarks, the name is 'benchmark of each run'."""
+    """Return the legend: key of a colour -> name. If runs have different benchmarks, the name is 'benchmark of each run'."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")

@@ -18,7 +18,7 @@ from finpod.result import BacktestResult
 LONGEST = 400
 """Largest number of characters that are shown of a value."""
 LONG_SERIES = 8
-"""Largest length of a series, such as one number a year, with a line for each number. Longer series are on one line."""
+"""A series of up to this many numbers, such as one per year, has a line for each number. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Titles of lists of agents, by key."""
 LABELS = {

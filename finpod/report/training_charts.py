@@ -43,7 +43,7 @@ class WorkingTime:
         lengths = np.diff(self.moments, prepend=self.moments[0])
         lengths[2::2] = 0.0
         self.work = np.cumsum(lengths)
-        """[2 B] seconds of work up to each of these times."""
+        """[2 B] seconds of work up to each of the `moments`."""
         self.total = float(self.work[-1])
         """Seconds of work."""
 
