@@ -1,4 +1,4 @@
-"""Figures of the trials of a run: `luck`, the selection bias of the best score; `lineage`; settings in which trials differ."""
+"""Figures of a run's trials: `luck`, selection bias of the best score; `lineage`, tree of agents; `differing` settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
     `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
-    of as many trials without skill (NaN if the scores are not of returns), and `alike` that of as many equally good trials.
+    of as many trials without skill; NaN if trials have no returns. `alike` is that of as many trials of equal skill.
     `overfitting` is the probability that the best trial on half of the validation days is below the median on the other half.
     """
 
@@ -66,7 +66,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
 
 
 class Branch(NamedTuple):
-    """An agent in the lineage: number of copies between it and an untrained agent, its name, and its trials by level."""
+    """An agent in the lineage: number of copies from an untrained agent to it, its name, and its trials sorted by level."""
 
     depth: int
     agent: str
@@ -83,7 +83,7 @@ def differing(trials: Sequence[Trial]) -> list[str]:
 def lineage(trials: Sequence[Trial]) -> list[Branch]:
     """Return all agents, each after its parent. Agents whose parent is not among `trials` have depth 0.
 
-    Copies of an agent are sorted by round, the highest first.
+    Copies of one agent are sorted by their first round, the latest first.
     """
     agents: dict[tuple[int, str | None], list[Trial]] = {}
     for trial in trials:

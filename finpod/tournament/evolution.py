@@ -18,7 +18,7 @@ from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
 
 PERTURB = (0.8, 1.25)
-"""Factors by which a setting of a mutated copy changes."""
+"""Factors, one of which multiplies each setting that a mutated copy changes."""
 FEWEST = 3
 """Smallest size of a subset, such as of features, that a fresh agent draws."""
 HORIZONS = ("gamma", "gae_lambda")
@@ -65,10 +65,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent is compared with all agents that have reached its level of experience. An agent in the better
-        half of at least two continues, and is copied once. Agents at the highest level come first. If no agent is due, a new one
-        begins: at first as in `begin`, later a fresh one, or one with varied settings of an agent drawn by rank (weights
-        n, ..., 1).
+        An agent is compared with all agents that have reached its level of experience. An agent in the better half of at
+        least two continues, and is copied once. Agents at the highest level come first. If no agent is due, a new one begins.
+        The first `agents` new ones, and later a share `restart_rate`, begin as in `begin`. Others get varied settings of an
+        agent drawn by rank, with weights n, ..., 1.
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -84,14 +84,14 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
     def begin(self, index: int, random: np.random.Generator) -> Settings:
-        """Return an untrained agent. The first has `config`; each later one is fresh or has a variation of `config`."""
+        """Return the settings of an untrained agent: `config` for the first, later a variation of it, or fresh settings."""
         if index and random.random() < self.restart_rate:
             return self.fresh(index, random)
         config = vary(self.config, self._bounds(), random) if index else self.config
         return self._agent(index, config, self.space.start)
 
     def fresh(self, index: int, random: np.random.Generator) -> Settings:
-        """Return an untrained agent. Settings with bounds are drawn log-uniformly, and subsets and choices uniformly."""
+        """Return fresh settings. Those with bounds are drawn log-uniformly, subsets and choices uniformly."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
@@ -103,7 +103,7 @@ class Evolver:
         return self._agent(index, replace(self.config, **drawn), task)
 
     def copy(self, trial: Trial, index: int, random: np.random.Generator) -> Settings:
-        """Return a mutated copy: each setting that does not shape the network is multiplied by a factor in `PERTURB`."""
+        """Return the settings of a mutated copy: each setting that has bounds changes by a factor in `PERTURB`."""
         parent = Settings.from_dict(trial.agent_settings)
         moved = {
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))

@@ -30,7 +30,7 @@ class History:
     finished: bool
     """True if the output of the run was written."""
     logs: tuple[TrialLog, ...]
-    """One log for each seed. If the task has a baseline, the returns of trials are in excess of it."""
+    """One log for each seed. If the task has a baseline, its returns are subtracted from those of the trials."""
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
@@ -95,14 +95,14 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return name -> seed of the logs in a place, sorted by seed. Logs of an unfinished run come before those of a finished one."""
+    """Return name -> seed of the logs in a place, sorted by seed. Logs of an unfinished run take precedence."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name` of a tournament, with `kept` and excess returns filled in."""
+    """Return the log `name` of a tournament. Its trials get the field `kept`, and returns in excess of the baseline."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

@@ -1,4 +1,4 @@
-"""`Settings` of an agent, `Trial`: its training for one round, and `Leaderboard`: all trials ranked on validation."""
+"""`Settings` of an agent; `Trial`: its training for one round; `Leaderboard`: all trials, ranked on validation."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Trial:
     returns: Array = field(default_factory=lambda: np.empty(0))
     """[n] validation returns, net of costs; empty unless the trial has ended."""
     steps: int = 0
-    """Environment steps at the last checkpoint or the end, including those of the agent's ancestors; 0 before a checkpoint."""
+    """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 before the first checkpoint."""
     places: tuple[Placement, ...] = ()
     """Process and time of each slice of training that succeeded."""
     lost: tuple[Loss, ...] = ()
@@ -186,7 +186,7 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Pairs (source, copied) of all trials: the checkpoints that an agent or a copy has started from."""
+        """Pairs (source, copied) of all trials. They show which checkpoints an agent or a copy has already started from."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`TrialLog`: the log of a tournament, from which its leaderboard can be rebuilt; names of its checkpoint files."""
+"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt; places and names of logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
 AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
-"""Name of the checkpoint at the end of a trial, and of the last checkpoint of an unfinished trial, by the trial's number."""
+"""Names of the last checkpoint of a finished trial and of an unfinished trial; {} is the number of the trial."""
 
 
 class TrialLog:
@@ -36,7 +36,7 @@ class TrialLog:
         self.header: Mapping[str, Any] = {}
         """Plan, settings, task and versions that the last scheduler logged; empty if there was none."""
         self.origin: Mapping[str, Any] = {}
-        """Entry 'run' of the record with the header; see `Recorded`."""
+        """Entry 'run' of the record that has the header; see `Recorded`."""
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""

@@ -26,8 +26,8 @@ from finpod.tournament.setup import TournamentSetup
 class Slice(NamedTuple):
     """A piece of work: train an agent up to `until` environment steps, from the checkpoint `start` (None: untrained).
 
-    `copied` is True if `start` is the checkpoint of the parent, of which this agent is a mutated copy. `last` is True if the
-    trial ends with this slice; the agent is then validated.
+    `copied` is True if this agent is a mutated copy and `start` the checkpoint of its parent. `last` is True if the trial
+    ends with this slice; the agent is then validated.
     """
 
     settings: Settings

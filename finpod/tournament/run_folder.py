@@ -27,7 +27,7 @@ from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, place
 from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan
 
 LEASE = 120.0
-"""Seconds after which the lock file of a driver at a URL is stale."""
+"""Age in seconds at which the lock file of a driver at a URL no longer counts."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """Entries of a header: the hash of the bars up to the end of validation, and the windows, which determine these bars."""
 
@@ -138,8 +138,8 @@ class Recorded:
     and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the log: the output
     folder `out` and the `storage` (None: OUT.unfinished) are absolute paths, and `seeds` those of the tournaments. `features`
     are the names of the requested features (None: the default features, or a task without a market); `functions` are the names
-    of those that are functions, which a log cannot store. `market` has the arguments of `load_market`; it is empty for others.
-    `metadata` has further values for the next driver.
+    of those that are functions, which a log cannot store. `market` has the arguments of `load_market`; empty if it was not
+    called. `metadata` has further values for the next driver.
     """
 
     where: str
@@ -176,7 +176,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """Return the unfinished run at `storage`, at a URL, or with this name of its folder or output, also in strategies/.
+    """Return the unfinished run at `storage`, or at `run`: a URL, its folder or its output folder, here or in strategies/.
 
     Raises InputError if there is no such run.
     """
@@ -192,7 +192,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
 
 
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
-    """Return True if `run` is the name of the output `out` or the `storage`, and no run of this name is unfinished."""
+    """Return True if no run of the name `run` is unfinished, and `run` is the name of the output `out` or the `storage`."""
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
@@ -311,7 +311,7 @@ def _myself() -> str:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Write a lock file with the time, and renew it while the block runs. Raises InputError if another driver's is recent."""
+    """Write a lock file with the time, renewed while the block runs. Raises InputError if another driver has a recent one."""
     text = b""
     with suppress(FileNotFoundError):
         text = place.read("lock")

@@ -2,7 +2,7 @@
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-The scheduler has all the state; pods are pieces of work, which an executor runs again if they are lost. With rounds, the next
+The scheduler has all the state. Pods only run pieces of work; a piece that is lost is started again. With rounds, the next
 round starts when all agents of a round have ended; an asynchronous tournament never waits. Every decision is logged before it
 takes effect, so a killed tournament continues from its log and the last checkpoints.
 """
@@ -42,10 +42,10 @@ WAIT = 0.5
 class Scheduler:
     """Runs one tournament, continued from its log, and calls `watch` with itself.
 
-    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes the
-    executor. `steps` are environment steps of all agents since `began`, the start of this scheduler. Times are Unix times.
-    `latest` is the trial that has ended since the last call, or None. `losses` are those of the last trial that ended.
-    `remark` is a message since the last call, such as on a lost pod; it is empty without one. At first it is the given one.
+    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes
+    the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix times.
+    `latest` is the trial that has ended since the last call, or None. `losses` are the losses of the last trial that ended.
+    `remark` is a message since the last call, such as on a lost pod, or empty. The first call gets the argument `remark`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Scheduler:
         return self.board
 
     def choose(self, base: Array | None) -> list[tuple[Trial, Checkpoint]]:
-        """Return the selected agents, best first, without environments. Unreadable checkpoints are reported and left out.
+        """Return the selected agents, best first, without `Checkpoint.env`. Unreadable checkpoints are reported and left out.
 
         `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """

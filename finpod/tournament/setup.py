@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the environment steps at the end of a round (1, 2, ...): whole updates of `update` steps, one or more a round."""
+        """Return the steps of an agent at the end of round `level` (1, 2, ...): whole updates of `update` steps, >= 1 a round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 
@@ -122,7 +122,7 @@ class TournamentSetup:
 
     @property
     def update(self) -> int:
-        """Environment steps of one update of an agent."""
+        """Number of environment steps for one update of an agent."""
         return self.num_envs * self.config.num_steps
 
     def evolver(self) -> Evolver:
@@ -154,7 +154,7 @@ class TournamentSetup:
 
 
 def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSetup:
-    """Return the setup of `to_shared`, on a device."""
+    """Return the setup from the result of `to_shared`, on a device."""
     task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
     setup: TournamentSetup = replace(shared["setup"], task=task, device=device)
     return setup

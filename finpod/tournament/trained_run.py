@@ -1,4 +1,4 @@
-"""Provenance of the agents of a run; `TrainedRun`: the folder of agents of a task without a market."""
+"""`provenance` of the agents of a run; `TrainedRun`: a folder of agents, for a task without a market."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
-    """Return task, plan, members and leaderboard of the tournaments. It has no clock times, so equal runs have equal output.
+    """Return task, plan, members and leaderboard of the tournaments. Clock times are left out: equal runs have equal output.
 
     `device` is the device of the pods.
     """
