@@ -140,7 +140,7 @@ def _train(
 def _settings(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
 ) -> dict[str, Any]:
-    """Return all settings that affect the agents, as plain values."""
+    """Return all settings on which the agents depend, as plain values."""
     content = {
         **{name: _plain(value) for name, value in training.items() if name not in WITHOUT_EFFECT},
         **schedule,
@@ -174,7 +174,7 @@ def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
     """Raise InputError unless a walk-forward may be written to `out`, or resumed. Call it before a long computation.
 
-    With `overwrite`, it may replace an empty folder, an earlier walk-forward and an unfinished one.
+    With `overwrite`, the walk-forward may replace an empty folder, an earlier walk-forward and an unfinished one.
     """
     if resume and (out / WALK_FORWARD).is_file():
         return

@@ -6,7 +6,7 @@ The windows of one segment, oldest session first:
 
 The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends with its
 window, so no training reward depends on a session of validation. The outcome of the last training decision lies up to `hold`
-sessions ahead. The purge keeps this outcome out of validation. The embargo does the same for validation and test.
+sessions ahead. The purge keeps this outcome out of validation. The embargo keeps outcomes of validation out of the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or their number if outside."""
+        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or `len(sessions)` outside."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -53,7 +53,7 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Windows of one agent: first and last session of each, as text. With intraday bars, those of `test` have a time.
+    """Windows of one agent: first and last session of each, as text. With intraday bars, the two of `test` have a time.
 
     The returns of a test run from its first close to the first close of the next test. `decides_from` is the last row that
     the first decision sees: the first row of the test, or the row before it with close fills.
@@ -66,7 +66,7 @@ class Segment:
 
     @property
     def folder(self) -> str:
-        """Name of its folder."""
+        """Name of the segment's folder."""
         return f"segment-{self.test[0]:.10}"
 
 
@@ -89,7 +89,7 @@ def schedule(
     `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
     `purge` and `embargo` are sessions left out after training and after validation; None is `hold`. A test begins with a
     decision, a multiple of `hold` rows after `start`, so the interval between decisions is constant. If fewer than `hold`
-    rows are left, they belong to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`, and data
+    rows are left, they go to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`, and data
     that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}

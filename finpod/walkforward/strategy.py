@@ -30,11 +30,11 @@ FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
           "versions")  # fmt: skip
-"""Entries of an ensemble's provenance that are shown once for all segments. Features that differ are left out."""
+"""Entries of the ensembles' provenance that are shown once for all segments; 'features' only if it is the same in all."""
 
 
 class WalkForward(Strategy):
-    """Strategy of the agents of all segments, in one account. On each day, the agent of that day's segment decides.
+    """Strategy that trades one account with the agents of all segments. On each day, the agent of that day's segment decides.
 
     The first agent also decides before the first segment. Each of the `variants` is one seed, or one member, in all segments.
     Raises StrategyError if an agent was trained or selected on a day of its own test window.
@@ -81,7 +81,7 @@ class WalkForward(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Variants through all segments, for each name that all agents have."""
+        """One walk-forward for each variant that all agents have, by its name."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -121,7 +121,7 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """Return the result with figures of each segment in `agent["segments"]`, and their correlation in `agent["walk_forward"]`.
+    """Return the result with figures of each segment in `agent["segments"]` and a correlation in `agent["walk_forward"]`.
 
     Each segment gets 'out_of_sample_score' (information ratio over equal weight minus its standard error), 'total_return',
     'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next test; NaN where
@@ -183,7 +183,7 @@ def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
-    """Return the walk-forward of a folder. Pass the functions among its training features as `features`.
+    """Return the walk-forward of a folder. `features` are the user's feature functions on which its agents were trained.
 
     Raises CheckpointError for a folder that is damaged or has another format, and StrategyError for an agent that would
     decide on days it was trained or selected on.

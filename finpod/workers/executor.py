@@ -60,7 +60,7 @@ class Placement(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """A piece of work that succeeded, by its key, with the value that it returned."""
+    """A piece of work that succeeded: its key, the value that it returned, and where it ran."""
 
     key: str
     result: Any
@@ -68,7 +68,7 @@ class Completed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A piece of work that failed or was lost, by its key, with the reason in one line."""
+    """A piece of work that failed or was lost: its key, and the reason in one line."""
 
     key: str
     reason: str
@@ -91,7 +91,7 @@ class Executor(Protocol):
         """Return the pieces that have ended, waiting up to `timeout` seconds for the first."""
 
     def describe(self) -> str:
-        """Return a short description of the process or cluster it runs on."""
+        """Return a short description of the process or cluster that runs the pieces."""
 
     def close(self) -> None:
         """Cancel running pieces and free all resources."""

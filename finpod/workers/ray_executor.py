@@ -25,7 +25,7 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Number of queued pieces / number of slots. With a queue, no slot waits for the driver, and an autoscaler sees demand."""
+"""Number of pieces to queue per slot. With a queue, no slot waits for the driver, and an autoscaler sees demand."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
@@ -35,7 +35,7 @@ KNOCK = 5.0
 GRACE = 30.0
 """Seconds added to the time limit of a piece, for the start of a new process."""
 LOOK = 0.5
-"""Most seconds between two checks that Ray's processes still run. 15 s after they end, Ray ends this process."""
+"""Most seconds between two checks that Ray's processes still run. Ray ends this process 15 s after they end."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as errors of cancelled pieces
@@ -44,7 +44,7 @@ ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WI
 """Further environment variables if finpod starts Ray. It then accepts connections only from this machine."""
 
 _CONTEXTS: dict[str, Any] = {}
-"""In a worker: key -> last context that it received."""
+"""In a worker: key -> context. It holds only the last context that the worker received."""
 
 
 class RayExecutor:
@@ -199,7 +199,7 @@ class RayExecutor:
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
-        """Start the time limit of pieces that there is room to run. The time in the queue does not count."""
+        """Start the time limits of the pieces that the cluster has room to run. Time in the queue does not count."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
