@@ -28,61 +28,20 @@ def pods(**settings):
 
 WRONG = {
     Costs: {"fee_bps": [-1, 10_000, True, None], "slippage_bps": [NAN], "per_share": [INF], "impact": [-0.1, "1"]},
-    Terms: {
-        "cash": [NAN, 0],
-        "delisting_return": [-2],
-        "max_weight": [0.0, 1.5, True, 1e-320],
-        "max_turnover": [-1.0, NAN, INF, "much", 10**400],
-    },
-    TradingConfig: {
-        "num_envs": [0, 2.5],
-        "hold": [None],
-        "horizon": [0],
-        "start_groups": [-2, 3],
-        "action": ["tlit"],
-        "reward": ["sharpe"],
-        "tilt": [30],
-        "reward_scale": [0],
-        "anchor": ["equal-weigth", "extra:"],
-    },
-    PPOConfig: {
-        "learning_rate": [0.0],
-        "clip_coef": [-0.1],
-        "gamma": [1.01, NAN],
-        "gae_lambda": [-0.1],
-        "num_minibatches": [0],
-        "num_steps": [0],
-        "target_kl": [NAN],
-    },
-    APGConfig: {
-        "objective": ["sharpe"],
-        "network": ["cnn"],
-        "num_steps": [0],
-        "learning_rate": [NAN],
-        "penalty": [-1.0],
-        "smooth": [NAN],
-        "weight_decay": [-0.1],
-    },
-    Plan: {
-        "mode": ["turns"],
-        "alike": [1.1],
-        "restart_rate": [-0.1, NAN],
-        "retries": [-1],
-        "checkpoint_steps": [0],
-        "keep": [65],
-        "agents": [0],
-        "seed": [-1],
-    },
+    Terms: {"cash": [NAN, 0], "delisting_return": [-2], "max_weight": [0.0, 1.5, True, 1e-320],
+            "max_turnover": [-1.0, NAN, INF, "much", 10**400]},
+    TradingConfig: {"num_envs": [0, 2.5], "hold": [None], "horizon": [0], "start_groups": [-2, 3], "action": ["tlit"],
+                    "reward": ["sharpe"], "tilt": [30], "reward_scale": [0], "anchor": ["equal-weigth", "extra:"]},
+    PPOConfig: {"learning_rate": [0.0], "clip_coef": [-0.1], "gamma": [1.01, NAN], "gae_lambda": [-0.1],
+                "num_minibatches": [0], "num_steps": [0], "target_kl": [NAN]},
+    APGConfig: {"objective": ["sharpe"], "network": ["cnn"], "num_steps": [0], "learning_rate": [NAN],
+                "penalty": [-1.0], "smooth": [NAN], "weight_decay": [-0.1]},
+    Plan: {"mode": ["turns"], "alike": [1.1], "restart_rate": [-0.1, NAN], "retries": [-1], "checkpoint_steps": [0],
+           "keep": [65], "agents": [0], "seed": [-1]},
     Stop: {"trials": [0, 1.5], "steps": [-1], "seconds": [0, INF, "5"]},
     pods: {"count": [0, "many"], "cpus": [0.0, NAN], "gpus": [-1.0, 1.5], "timeout": [INF]},
-    worlds: {
-        "variant": ["full"],
-        "num_envs": [0, 2.5],
-        "threads": [-1, 0],
-        "max_failures": [-1, None],
-        "seed": [-1],
-    },
-}
+    worlds: {"variant": ["full"], "num_envs": [0, 2.5], "threads": [-1, 0], "max_failures": [-1, None], "seed": [-1]},
+}  # fmt: skip
 CASES = [(kind, name, value) for kind, wrong in WRONG.items() for name, values in wrong.items() for value in values]
 
 
