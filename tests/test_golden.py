@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,18 +18,9 @@ pytestmark = pytest.mark.shared
 FIGURES = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 WINDOWS = ("2020-05-26 .. 2021-05-26", "2019-05-13 .. 2021-05-26", "2016-01-04 .. 2020-05-22")
 MEMBERS = dict(zip(WINDOWS, (103, 102, 101), strict=True))
-SHORT = [
-    (WINDOWS[0], name, fill, fee)
-    for name in ("benchmark-hold", "buy-and-hold", "equal-weight")
-    for fill in ("close", "open")
-    for fee in (0, 10)
-]
-LONG = [
-    (window, name, fill, fee)
-    for window in WINDOWS[1:]
-    for name in ("buy-and-hold", "equal-weight")
-    for fill, fee in (("close", 0), ("open", 10))
-]
+NAMES = ("benchmark-hold", "buy-and-hold", "equal-weight")
+SHORT = list(product(WINDOWS[:1], NAMES, ("close", "open"), (0, 10)))
+LONG = [(*row, *terms) for *row, terms in product(WINDOWS[1:], NAMES[1:], (("close", 0), ("open", 10)))]
 
 
 @cache
