@@ -107,6 +107,12 @@ def row_table(market: MarketData) -> Table:
     return Table(values, torch.tensor(np.array(market.has_bar & market.member)))
 
 
+def alike(one: Any, other: Any) -> bool:
+    """True if two states are equal to the last bit."""
+    same = [torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])) for key in one]
+    return one.keys() == other.keys() and all(same)
+
+
 def noise(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 

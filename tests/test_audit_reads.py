@@ -69,21 +69,14 @@ def test_files_that_are_read_can_look_ahead(files):
     assert any(not finding.subject for finding in verdict.findings)  # in a thread
 
 
-class ReadWhenLoaded:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return pd.read_csv, (self.path,)
-
-
 def test_a_file_that_is_read_while_it_is_loaded_or_by_a_feature_can_look_ahead(files):
     path = files / "a.csv"
 
     def from_file(on):
         return on.close * len(path.read_text())
 
-    assert kinds(audit(Holds(ReadWhenLoaded(path)), MARKET, days=2)) == {("file", CAN)}
+    read_when_loaded = type("ReadWhenLoaded", (), {"__reduce__": lambda self: (pd.read_csv, (path,))})()
+    assert kinds(audit(Holds(read_when_loaded), MARKET, days=2)) == {("file", CAN)}
     (finding,) = audit(Ranks(from_file), MARKET, days=2).findings
     assert (finding.kind, finding.where) == ("file", "features")
 

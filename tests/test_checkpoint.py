@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_agents import FEATURES, STEPS_AN_UPDATE, make_pod, make_setup
+from made_agents import FEATURES, STEPS_AN_UPDATE, alike, make_pod, make_setup
 from made_errors import refused
 from made_markets import random_market
 
@@ -57,14 +57,6 @@ def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an
     assert type(Checkpoint.from_bytes(replace(checkpoint, steps=np.int64(5)).to_bytes()).steps) is int
 
 
-class Bomb:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line_and_execute_nothing(saved):
     """Foreign content; then cut anywhere, or with some bytes changed, in places that may not matter."""
     whole, random = saved.read_bytes(), np.random.default_rng(0)
@@ -74,7 +66,8 @@ def test_d19_a_foreign_a_missing_and_a_damaged_file_give_one_line_and_execute_no
     for content in foreign + [whole[:length] for length in np.linspace(1, len(whole) - 1, 40).astype(int)]:
         saved.write_bytes(content)
         refusal(saved)
-    bomb, trace = {"format": FORMAT, "weights": Bomb(saved.with_name("executed"))}, saved.with_name("executed")
+    trace = saved.with_name("executed")
+    bomb = {"format": FORMAT, "weights": type("Bomb", (), {"__reduce__": lambda self: (Path.touch, (trace,))})()}
     for content in (bomb, {"state_dict": {"w": torch.ones(2)}}, [1, 2, 3], {"format": FORMAT, "seed": 1}):
         torch.save(content, saved)
         refusal(saved)
@@ -111,12 +104,6 @@ def pod_of(setup, config, stored=None):
     learner = "ppo" if isinstance(config, PPOConfig) else "apg"
     settings = Settings(agent_id="a", seed=1, config=config, learner=learner)
     return Pod(replace(setup, config=config, learner=learner), settings, stored)
-
-
-def alike(one, other):
-    """True if two states are equal to the last bit."""
-    same = [torch.equal(torch.as_tensor(one[key]), torch.as_tensor(other[key])) for key in one]
-    return one.keys() == other.keys() and all(same)
 
 
 @pytest.mark.parametrize("config", LEARNING.values(), ids=LEARNING)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from made_agents import make_setup
+from made_agents import alike, make_setup
 from made_commands import run as command
 from made_errors import refused
 from made_markets import random_market
@@ -36,8 +36,8 @@ def run(task, tmp_path_factory):
 
 
 def same_agents(one, other):
-    pairs = [(one.checkpoint(n).weights, other.checkpoint(n).weights) for n in range(len(one))]
-    return len(one) == len(other) and all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
+    states = [[run.checkpoint(n).weights for n in range(len(run))] for run in (one, other)]
+    return len(one) == len(other) and all(map(alike, *states))
 
 
 # --- the toy task -------------------------------------------------------------------------------------------------------
@@ -62,9 +62,8 @@ def test_a_run_has_its_leaderboard_and_its_agents(run, task):
     scores = [trial.score for trial in board]
     assert scores == sorted(scores, reverse=True)
     assert set(board[0].metrics) == {"mean_return", "sd_return"}
-    assert [task.score(run.load(n)).metrics["mean_return"] for n in range(2)] == [
-        kept["score"] for kept in run.provenance["members"]
-    ]
+    kept = [member["score"] for member in run.provenance["members"]]
+    assert [task.score(run.load(n)).metrics["mean_return"] for n in range(2)] == kept
     assert (run.provenance["task"], run.provenance["score"]) == ("reach", "mean_return")
     assert [line["score"] for line in run.provenance["board"]] == scores
     refused("", run.load, 2, about="n")
@@ -94,9 +93,8 @@ def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
 
 def test_a_run_is_no_strategy_and_no_walk_forward_is_made_of_it(run, task, tmp_path):
     refused("small holds agents of a task without a market", finpod.load_strategy, run.folder, error=StrategyError)
-    with pytest.raises(InputError) as raised:
-        finpod.walk_forward(task, market=random_market(130, 4), start="2024-03-01", out=tmp_path / "wf")
-    assert raised.value.argument == "task"
+    options = {"market": random_market(130, 4), "start": "2024-03-01", "out": tmp_path / "wf"}
+    refused("", finpod.walk_forward, task, about="task", **options)
 
 
 # --- the command line ---------------------------------------------------------------------------------------------------

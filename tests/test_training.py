@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_agents import FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, tiny_train
+from made_agents import FEATURES, STEPS_AN_UPDATE, TRAIN, VALIDATION, alike, tiny_train
 from made_errors import refused
 
 import finpod
@@ -23,9 +23,8 @@ from finpod.workers.executor import Pods
 @pytest.fixture(scope="module")
 def trained(market, tmp_path_factory):
     """Four agents in two rounds."""
-    return tiny_train(
-        market, tmp_path_factory.mktemp("strategies") / "four", agents=4, keep=2, seed=7, plan=Plan(alike=1.0)
-    )
+    out = tmp_path_factory.mktemp("strategies") / "four"
+    return tiny_train(market, out, agents=4, keep=2, seed=7, plan=Plan(alike=1.0))
 
 
 def task_of(market):
@@ -39,10 +38,6 @@ def files_of(folder):
     """Text of ensemble.json, and the weights of each member."""
     checkpoints = [Checkpoint.load(path) for path in sorted(folder.glob("*.pt"))]
     return (folder / "ensemble.json").read_text(), [checkpoint.weights for checkpoint in checkpoints], checkpoints
-
-
-def same_weights(first, second):
-    return all(torch.equal(one[name], two[name]) for one, two in zip(first, second, strict=True) for name in one)
 
 
 def refusal(market, folder, kind=InputError, **changes):
@@ -63,7 +58,7 @@ def test_d01_nothing_depends_on_or_touches_the_global_seeds(market, tmp_path):
     assert torch.equal(torch.rand(2), expected[0])
     assert np.random.random() == expected[1]
     again = tiny_train(market, tmp_path / "again", agents=1, keep=1)
-    assert same_weights([first.members[0].weights], [again.members[0].weights])
+    assert alike(first.members[0].weights, again.members[0].weights)
 
 
 def test_d03_members_start_apart_and_alike_in_every_run(market, tmp_path, slices):
@@ -85,11 +80,10 @@ def test_d12_what_comes_after_validation_changes_nothing(market, tmp_path):
     within = with_noise_after(market, VALIDATION[1] - 5)
     for name, one in (("first", market), ("later", later), ("within", within)):
         tiny_train(one, tmp_path / name / "tiny", seed=3)
-    (text, weights, checkpoints), (same, same_again, others), (changed, _, _) = (
-        files_of(tmp_path / name / "tiny") for name in ("first", "later", "within")
-    )
+    folders = [tmp_path / name / "tiny" for name in ("first", "later", "within")]
+    (text, weights, checkpoints), (same, same_again, others), (changed, _, _) = map(files_of, folders)
     assert text == same
-    assert same_weights(weights, same_again)
+    assert all(map(alike, weights, same_again))
     assert [one.task_spec for one in checkpoints] == [one.task_spec for one in others]
     assert text != changed
 
@@ -119,7 +113,7 @@ def test_d24_several_seeds_are_whole_tournaments_side_by_side(market, tmp_path):
     assert several.runs == (11, 12, 13)
     assert several.provenance["seeds"] == [11, 12, 13]
     assert several.trials == 6
-    assert same_weights([several.members[1].weights], [alone.members[0].weights])
+    assert alike(several.members[1].weights, alone.members[0].weights)
     result = finpod.backtest(several, market, start=market.dates[VALIDATION[1] + 1], examine=False)
     assert list(result.variants) == ["seed 11", "seed 12", "seed 13"]
     assert result.spread["count"]["sharpe"] == 3
@@ -181,9 +175,8 @@ def test_settings_from_numpy_are_as_good_as_plain_ones(market, tmp_path):
     tiny_train(market, tmp_path / "numpy" / "tiny", hold=np.int64(2), seed=np.int64(3), tilt=np.float64(1.0))
     loaded = load_ensemble(tmp_path / "numpy" / "tiny")
     assert loaded.members[0].task_spec == plain.members[0].task_spec
-    assert (tmp_path / "numpy" / "tiny" / "ensemble.json").read_text() == (
-        tmp_path / "plain" / "tiny" / "ensemble.json"
-    ).read_text()
+    one, other = (tmp_path / name / "tiny" / "ensemble.json" for name in ("numpy", "plain"))
+    assert one.read_text() == other.read_text()
 
 
 @pytest.mark.parametrize("hold", [1, 5])
