@@ -13,6 +13,10 @@ DAYS = pd.bdate_range("2024-01-02", periods=5)
 """Five sessions in a row."""
 
 
+def stamps(*dates):
+    return np.array(dates, dtype="datetime64[ns]")
+
+
 def frame(tickers=("AAA", "BBB", "QQQ"), days=DAYS, **columns):
     """Tidy bars with a different close for every row: 100, 101, ... going through the names, then the days."""
     rows = pd.MultiIndex.from_product([days, tickers], names=["date", "ticker"]).to_frame(index=False)

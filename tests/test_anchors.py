@@ -12,7 +12,7 @@ from made_markets import make_market, random_market
 from made_saved import SAVED
 
 import finpod
-from finpod import CheckpointError, InputError, MarketView
+from finpod import CheckpointError, MarketView
 from finpod.envs.actions import target_weights
 from finpod.tasks import make_stock_task, trading_of
 from finpod.tournament.pod import Pod, judge
@@ -23,18 +23,13 @@ from finpod.trading.simulate import simulate
 AROUND = "dollar-volume"
 
 
-def traded_market(days=110, seed=0, **changes):
+@pytest.fixture(scope="module")
+def market():
     """A random market with volumes, some of them missing."""
-    market = random_market(days, seed=seed, **changes)
-    random = np.random.default_rng(seed)
+    market, random = random_market(110), np.random.default_rng(0)
     volume = random.lognormal(10, 1, market.shape[1]) * random.lognormal(0, 0.3, market.shape)
     volume[random.random(market.shape) < 0.05] = np.nan
     return replace(market, volume=np.where(market.has_bar, volume, np.nan))
-
-
-@pytest.fixture(scope="module")
-def market():
-    return traded_market()
 
 
 def test_dollar_volume_is_the_root_of_the_mean_over_63_sessions():
@@ -117,8 +112,8 @@ def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_p
     execution = build_execution(own)
     path = anchor_path(execution, anchor_weights(execution, agent.anchor, own), agent.every, agent.trading)
     np.testing.assert_allclose(result.anchor_equity / 1e6, path.equity / path.equity[0], rtol=1e-12)
-    with pytest.raises(CheckpointError, match="'anchor'" if ready else "'dollar-volume'"):
-        finpod.backtest(agent, market if ready else replace(market, volume=None), start=market.dates[101])
+    told, bare = ("'anchor'", market) if ready else ("'dollar-volume'", replace(market, volume=None))
+    refused(told, finpod.backtest, agent, bare, start=market.dates[101], error=CheckpointError)
 
 
 def test_agents_without_an_anchor_are_of_equal_weight():
@@ -135,10 +130,9 @@ def random_anchor(market, seed=7):
 def test_the_environment_takes_ready_weights_but_for_those_that_cannot_be(market, bad):
     given = random_anchor(market)
     given[60] = bad
-    with pytest.raises(InputError, match=f"{market.dates[60]!s:.10}") as raised:
-        finpod.make_env("stocks", market=market, num_envs=2, anchor=given)
-    assert raised.value.argument == "anchor"
-    env = finpod.make_env("stocks", market=market, num_envs=2, random_start=False, anchor=given, end=market.dates[55])
+    options = {"market": market, "num_envs": 2, "anchor": given}
+    refused(f"{market.dates[60]!s:.10}", finpod.make_env, "stocks", about="anchor", **options)
+    env = finpod.make_env("stocks", random_start=False, end=market.dates[55], **options)
     row = int(env.env.observe().row[0])
     weights = weights_of(env.env, torch.zeros(2, 5))[0].numpy()
     np.testing.assert_allclose(weights, given[row] * (market.member & market.has_bar)[row], rtol=0, atol=1e-15)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from made_markets import NAN, intraday_market, make_market, random_market
+from made_markets import NAN, flat_market, intraday_market, make_market, random_market
 from made_results import make_result
 from made_strategies import constant, does, plan
 
@@ -28,14 +28,10 @@ def attribute(result):
     return SimpleNamespace(**module.attribute(result))
 
 
-def flat(days, names=2):
-    return make_market(np.full((days, names), 10.0), open=np.full((days, names), 10.0))
-
-
-def two_names(**changes):
+def two_names():
     """A rises from 10 to 12 and B falls from 10 to 9, on the third of four sessions; fills at the opens before that."""
     close = np.array([[10.0, 10], [10, 10], [12, 9], [12, 9]])
-    return make_market(close, open=np.vstack([close[:1], close[:-1]]), **changes)
+    return make_market(close, open=np.vstack([close[:1], close[:-1]]))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +79,7 @@ def test_size_of_bets_by_hand():
     ],
 )
 def test_holding_days_by_hand(rows, days):
-    assert attribute(backtest(plan(*rows), flat(4), costs=FREE)).holding_days == pytest.approx(days)
+    assert attribute(backtest(plan(*rows), flat_market(10, 10), costs=FREE)).holding_days == pytest.approx(days)
 
 
 def test_holding_days_of_an_intraday_result_are_sessions():
@@ -130,7 +126,7 @@ def test_e05_what_has_no_figure_is_undefined():
     betas = {"beta", "explained", "equal_weight_beta", "equal_weight_explained"}
     assert undefined(found) == {*betas, "winning_days", "winning_months"}
     assert json.loads(to_json(vars(found)))["beta"] is None
-    found = attribute(backtest(load_strategy("equal-weight"), flat(7), costs=FREE))
+    found = attribute(backtest(load_strategy("equal-weight"), flat_market(10, 10, days=7), costs=FREE))
     assert {"rising_days", "gaining_names", "explained"} <= undefined(found)
     found = attribute(backtest(load_strategy("equal-weight"), random_market(60, gaps=0, benchmark=np.full(60, NAN))))
     assert undefined(found) == {"beta", "explained", "winning_days", "winning_months"}
@@ -203,7 +199,7 @@ def test_strategies_that_choose_are_left_in_peace(market, strategy):
 def test_how_far_it_stood_apart_by_hand(monkeypatch):
     """20 % sold on day 31 and bought back on day 41 at flat prices: a fifth of the account stood otherwise."""
     rows = {0: [0.5, 0.5], 30: [0.3, 0.5], 40: [0.5, 0.5]}
-    result = backtest(plan(*map(rows.get, range(60))), flat(60), costs=FREE)
+    result = backtest(plan(*map(rows.get, range(60))), flat_market(10, 10, days=60), costs=FREE)
     assert flags(result) == ()
     monkeypatch.setattr(module, "UNTOUCHED", 0.21)
     assert flags(result)[0] == ResultWarning("untouched", {"share": pytest.approx(0.2), "day": "2024-01-02"})

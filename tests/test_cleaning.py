@@ -7,16 +7,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_bars import DAYS, alone, built, frame, places, refuses, repairs
+from made_bars import DAYS, alone, built, frame, places, refuses, repairs, stamps
 from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod import InputError, load_market
 from finpod.market.calendar import NEW_YORK, sessions_of
 from finpod.trading.execution import build_execution
-
-
-def days(*dates):
-    return np.array(dates, dtype="datetime64[ns]")
 
 
 def test_b01_a_series_is_never_filled_from_its_future():
@@ -127,12 +123,12 @@ def test_tickers_without_a_bar_are_left_out():
 
 
 def test_sessions_know_holidays_half_days_and_the_clock():
-    sessions = sessions_of("XNYS", *days("2023-11-20", "2023-11-27"))
-    assert_array_equal(sessions.dates, days("2023-11-20", "2023-11-21", "2023-11-22", "2023-11-24", "2023-11-27"))
+    sessions = sessions_of("XNYS", *stamps("2023-11-20", "2023-11-27"))
+    assert_array_equal(sessions.dates, stamps("2023-11-20", "2023-11-21", "2023-11-22", "2023-11-24", "2023-11-27"))
     assert [str(close)[11:16] for close in sessions.closes] == ["21:00", "21:00", "21:00", "18:00", "21:00"]
     assert [str(close)[11:16] for close in sessions.hours[:, 1]] == ["16:00", "16:00", "16:00", "13:00", "16:00"]
     assert sessions.offsets == {"-04:00", "-05:00"}
-    early = days("1990-01-02", "1990-05-28")
+    early = stamps("1990-01-02", "1990-05-28")
     refuses(lambda: sessions_of("XTKS", *early), "XTKS", "1990", error=InputError, argument="calendar")
 
 

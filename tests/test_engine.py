@@ -105,16 +105,11 @@ def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     assert (result.trades["shares"] < 0).any()
 
 
-def membership_change():
-    """X is a member up to 2020-06-30, Y from 2020-07-01; both have prices all along."""
-    dates = np.busday_offset("2020-06-26", np.arange(6))
-    member = np.stack([dates <= np.datetime64("2020-06-30"), dates >= np.datetime64("2020-07-01")], axis=1)
-    return flat_market(10, 10, days=6, member=member, start="2020-06-26", tickers=("X", "Y"))
-
-
 @BOTH
 def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
-    market = membership_change()
+    """X is a member up to 2020-06-30, Y from 2020-07-01; both have prices all along."""
+    member = np.arange(6)[:, None] // 3 == [0, 1]
+    market = flat_market(10, 10, days=6, member=member, start="2020-06-26", tickers=("X", "Y"))
     only_x = does(lambda view: np.array([0.5 if view.date <= np.datetime64("2020-06-30") else 0.9, 0.0]))
     result = backtest(only_x, market, start="2020-06-29", costs=FREE, fill=fill)
     assert result.weights["X"].iloc[-1] == pytest.approx(0.5)
@@ -151,13 +146,8 @@ def test_a22_the_benchmark_against_itself():
 def test_a27_the_benchmark_earns_its_dividends():
     days = ["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"]
     close, factor = np.array([400, 402, 399, 404.0]), np.array([1 - 2 / 402, 1 - 2 / 402, 1, 1])
-    bars = pd.concat(
-        [
-            pd.DataFrame({"date": days, "ticker": "QQQ", "close": close, "adj_close": close * factor}),
-            pd.DataFrame({"date": days, "ticker": "A", "close": 10.0, "adj_close": 10.0}),
-        ]
-    )
-    result = backtest(EqualWeight(), load_market(bars))
+    qqq = pd.DataFrame({"date": days, "ticker": "QQQ", "close": close, "adj_close": close * factor})
+    result = backtest(EqualWeight(), load_market(pd.concat([qqq, qqq.assign(ticker="A", close=10.0, adj_close=10.0)])))
     assert result.benchmark_metrics.total_return == pytest.approx(404 * 402 / 400**2 - 1, rel=1e-9)
     assert result.benchmark_metrics.total_return == pytest.approx(0.01505, abs=1e-6)
     assert result.manifest["benchmark_kind"] == "total return"

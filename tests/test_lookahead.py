@@ -15,12 +15,7 @@ from finpod.lookahead.audit import UNCHECKED, audit
 from finpod.lookahead.perturbation import back_fill_findings, sample_rows, with_noise_after
 from finpod.records import Audit, Finding, Severity
 from finpod.rules import EqualWeight, Momentum
-from finpod.strategy import Strategy, equal_parts, top_k
-
-
-@pytest.fixture(scope="module")
-def market():
-    return random_market(days=120, names=8, gaps=0.02)
+from finpod.strategy import equal_parts, top_k
 
 
 def quiet_market(**changes):
@@ -35,13 +30,12 @@ def test_the_finding_names_the_day_the_size_and_the_ticker():
     close[1:, 2] = 10 * 1.1 ** np.arange(1, 8)  # C alone rises
     close[1:, [0, 1, 3]] = 10 * 0.9 ** np.arange(1, 8)[:, None]
 
-    class OneAhead(Strategy):
-        def decide(self, view):
-            rows = view._market.close
-            return top_k(rows[min(view._row + 1, len(rows) - 1)] / rows[view._row], 1)
+    def one_ahead(view):
+        rows = view._market.close
+        return top_k(rows[min(view._row + 1, len(rows) - 1)] / rows[view._row], 1)
 
     market = make_market(close)
-    verdict = audit(OneAhead(), market, days=3, start=market.dates[2], end=market.dates[4])
+    verdict = audit(does(one_ahead), market, days=3, start=market.dates[2], end=market.dates[4])
     (finding,) = verdict.findings
     assert (finding.day, finding.subject, finding.size) == ("2024-01-02", "A", 1.0)
     assert finding.data == {"largest_on": "2024-01-02", "days": 2, "checked": 2}
@@ -52,7 +46,7 @@ def test_decisions_are_compared_up_to_the_last_sampled_day(market):
     shares = []
     verdict = audit(EqualWeight(), market, days=3, progress=lambda doing, share: shares.append(share))
     assert verdict.compared == market.row_of(verdict.days[-1]) + 1
-    assert (verdict.decisions, verdict.unchecked) == (119, UNCHECKED)
+    assert (verdict.decisions, verdict.unchecked) == (129, UNCHECKED)
     assert Audit.from_record(json.loads(to_json(verdict.to_record()))) == verdict
     assert len(shares) == 1 + verdict.compared
     assert 0 == shares[0] == min(shares) < max(shares) <= 1
@@ -67,14 +61,12 @@ def test_a_strategy_that_fails_by_itself_is_an_error(market):
 def test_a_backtest_is_audited_in_its_own_account(market, fill):
     """Cash, value and weights of the view are those of the run to the last bit."""
 
-    class Sensitive(Strategy):
-        every = 7
+    def decide(view):
+        odd = int(view.cash * 1e3) % 2 + int(view.equity * 1e3) % 2 + (view.held * 1e12).astype(int) % 2
+        return equal_parts(view.tradable) * (0.2 + odd / 5) if view.step % 2 else None
 
-        def decide(self, view):
-            odd = int(view.cash * 1e3) % 2 + int(view.equity * 1e3) % 2 + (view.held * 1e12).astype(int) % 2
-            return equal_parts(view.tradable) * (0.2 + odd / 5) if view.step % 2 else None
-
-    audited = finpod.backtest(Sensitive(), market, fill=fill, start=market.dates[20], max_weight=0.1).audit
+    terms = {"fill": fill, "start": market.dates[20], "max_weight": 0.1}
+    audited = finpod.backtest(does(decide, every=7), market, **terms).audit
     assert audited.passed, str(audited)
     assert audited.compared > 1
 

@@ -4,16 +4,10 @@ import numpy as np
 import pytest
 import torch
 from made_agents import CONFIG, STEPS_AN_UPDATE, TRAIN, VALIDATION, make_setup, settings, train_slice, validate
-from made_markets import random_market
 
 from finpod.rl.ppo import PPO
 from finpod.tournament.evolution import PERTURB, vary
 from finpod.tournament.pod import Pod
-
-
-@pytest.fixture(scope="module")
-def market():
-    return random_market(120, 5, gaps=0.05, seed=2)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_errors import refused
-from made_markets import make_market, random_market
+from made_markets import flat_market, make_market, random_market
 from made_results import make_result, trained
 from made_strategies import constant
 
@@ -51,9 +51,8 @@ def test_what_is_saved_is_loaded(tmp_path):
     back = load_result(folder)
     assert back.to_json() == result.to_json()
     for name in ("equity", "benchmark_equity", "equal_weight_equity", "anchor_equity", "turnover"):
-        pd.testing.assert_series_equal(
-            getattr(back, name), getattr(result, name), check_names=False, check_freq=False, rtol=0, atol=0
-        )
+        own, other = getattr(back, name), getattr(result, name)
+        pd.testing.assert_series_equal(own, other, check_names=False, check_freq=False, rtol=0, atol=0)
     pd.testing.assert_frame_equal(back.weights, result.weights, check_freq=False, rtol=0, atol=0)
     pd.testing.assert_frame_equal(back.trades, result.trades, check_dtype=False, rtol=0, atol=0)
 
@@ -123,9 +122,8 @@ def test_the_checksums_are_those_of_sha256sum(saved):
 
 def test_a14_after_ruin_everything_is_finite():
     market = make_market([100, 100, 110, np.nan, np.nan], open=[100, 100, 100, np.nan, np.nan])
-    result = backtest(
-        BuyAndHold(), market, start=market.dates[1], cash=100, costs=Costs(fee_bps=0), delisting_return=-1
-    )
+    terms = {"cash": 100, "costs": Costs(fee_bps=0), "delisting_return": -1}
+    result = backtest(BuyAndHold(), market, start=market.dates[1], **terms)
     assert result.equity.tolist() == [100, 110, 0, 0]
     assert result.returns.tolist() == pytest.approx([0.1, -1, 0])
     assert (result.metrics.total_return, result.metrics.cagr, result.metrics.max_drawdown) == (-1, -1, -1)
@@ -156,8 +154,7 @@ def test_d24_each_variant_is_run_alone_on_the_same_terms(tmp_path):
 
 
 def flat(days=30, **manifest):
-    prices = np.full((days, 3), 10.0)
-    return make_market(prices, open=prices, manifest=manifest)
+    return flat_market(10, 10, 10, days=days, manifest=manifest)
 
 
 def test_a13_a_short_history_is_warned_of():
