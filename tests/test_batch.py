@@ -1,7 +1,10 @@
 """Many strategies on ready weights at once: equal to single runs, and a table that corrects the best for selection."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from made_errors import refused
 from made_markets import NAN, make_market, random_market
 
 from finpod import Costs, StrategyError
@@ -84,8 +87,8 @@ def test_the_first_wrong_day_is_named(dtype, wrong, message):
     many = np.full((5, 30, 2), 0.5, dtype=dtype)
     many[1, 20], many[3, 20], many[2, 25] = wrong, [1, 1], [1, 1]
     many[:, 7], many[4, 8] = NAN, NAN  # that is nothing to trade, and not wrong
-    with pytest.raises(StrategyError, match=f"^strategy weights 1 on {market.dates[20]!s:.10} .*{message}"):
-        backtest(many, market)
+    told = f"^strategy weights 1 on {market.dates[20]!s:.10} .*{message}"
+    refused(told, backtest, many, market, error=StrategyError)
 
 
 @BOTH
@@ -98,8 +101,6 @@ def test_fast_is_the_same_to_rounding(fill, first):
         np.testing.assert_allclose(getattr(quick, name), getattr(slow, name), rtol=1e-11, err_msg=name)
     np.testing.assert_allclose(quick.weights, slow.weights, atol=1e-11)
     assert quick.trades[["date", "ticker", "kind"]].equals(slow.trades[["date", "ticker", "kind"]])
-    assert [vars(event) | {"shares": 0} for event in quick.events] == [
-        vars(event) | {"shares": 0} for event in slow.events
-    ]
+    assert [replace(event, shares=0) for event in quick.events] == [replace(event, shares=0) for event in slow.events]
     together = backtest(many, market, start=start, fill=fill, fast=True)
     np.testing.assert_allclose(together[1].equity, together.equity["weights 1"], rtol=1e-11)

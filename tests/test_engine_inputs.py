@@ -42,10 +42,9 @@ def test_a25_ready_weights_may_have_a_clock(zone):
     for moved in (table.index.tz_localize(zone), (table.index + pd.Timedelta("16h")).tz_localize(zone)):
         assert backtest(table.set_axis(moved)[table.columns[::-1]], market).equity.equals(plain.equity)
     hourly = intraday_market(5)
-    table = pd.DataFrame(np.full(hourly.shape, 1 / 3), hourly.dates, list(hourly.tickers)).tz_localize(
-        "America/New_York"
-    )
-    assert backtest(table.tz_convert(zone), hourly).equity.equals(backtest(table.tz_localize(None), hourly).equity)
+    table = pd.DataFrame(np.full(hourly.shape, 1 / 3), hourly.dates, list(hourly.tickers))
+    aware = table.tz_localize("America/New_York").tz_convert(zone)
+    assert backtest(aware, hourly).equity.equals(backtest(table, hourly).equity)
 
 
 def test_a_baseline_of_the_name_of_the_strategy_is_left_out():
@@ -105,8 +104,9 @@ def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
 
 def test_c20_a_short_position_is_refused_as_long_only():
     for strategy in (gives(np.array([-0.5, 0.5])), np.tile([-0.5, 0.5], (4, 1))):
-        with pytest.raises(StrategyError, match=r"on 2024-01-01 returned -0.5 for A.*long only"):
-            backtest(strategy, flat_market(10, 10))
+        refused(
+            "on 2024-01-01 returned -0.5 for A.*long only", backtest, strategy, flat_market(10, 10), error=StrategyError
+        )
 
 
 HALVES = np.ones((4, 2)) / 2

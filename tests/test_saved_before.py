@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 from made_agents import tiny_train
 from made_commands import run
+from made_errors import refused
 from made_saved import SAVED, VALIDATED, saved_market
 
 import finpod
-from finpod.errors import CheckpointError, InputError
+from finpod.errors import CheckpointError
 from finpod.tournament.verify import verify_log
 
 
@@ -34,8 +35,8 @@ def test_an_unfinished_run_of_an_earlier_version_is_refused_by_name(saved):
     for line in (["--resume", str(saved / "run")], ["--fork", str(saved / "run"), "--out", str(saved / "other")]):
         assert f"{saved / 'run.unfinished'} was begun by an earlier version" in run("train", *line).error
     for changes in ({"resume": True}, {"fork": saved / "run", "out": saved / "other"}):
-        with pytest.raises(InputError, match="format was 'finpod tournament 1'"):
-            tiny_train(saved_market(), **{"out": saved / "run", "seed": 7, **changes})
+        options = {"out": saved / "run", "seed": 7, **changes}
+        refused("format was 'finpod tournament 1'", tiny_train, saved_market(), **options)
     assert (saved / "run.unfinished").exists()
 
 
@@ -46,5 +47,5 @@ def test_the_leaderboard_reads_a_run(saved, name, count):
 
 
 def test_a_log_of_an_earlier_version_is_not_verified(saved):
-    with pytest.raises(CheckpointError, match=r"line 1 of .*log-7.*'finpod tournament 1'"):
-        verify_log(saved / "ensemble" / "log-7.jsonl")
+    told = r"line 1 of .*log-7.*'finpod tournament 1'"
+    refused(told, verify_log, saved / "ensemble" / "log-7.jsonl", error=CheckpointError)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from made_errors import refused
 from made_tournaments import UPDATE, Made, agent_file, check_log, driver_of, lines, plan_of, play, records_of, shuffled
 
 from finpod.errors import CheckpointError, DataError
@@ -126,8 +127,8 @@ def test_a_slice_that_ended_clears_the_count_of_lost_pods(store):
 
 def test_a_task_that_is_wrong_for_every_agent_ends_it(store):
     error = DataError("no such data")
-    with pytest.raises(DataError, match="no such data"):
-        play(store, plan_of(), Made(fate=lambda key, piece: Failed(key, str(error), True, error)))
+    engine = Made(fate=lambda key, piece: Failed(key, str(error), True, error))
+    refused("no such data", play, store, plan_of(), engine, error=DataError)
 
 
 # --- files and disks
@@ -183,8 +184,7 @@ def test_a_place_whose_agents_are_all_gone_ends_it_and_the_log_stays(store):
     plan = plan_of(stop=Stop(trials=4))
     play(store, plan, Made())
     store.remove_folder("agents")
-    with pytest.raises(CheckpointError, match=r"\.pt is missing"):
-        play(store, replace(plan, stop=Stop()), Made())
+    refused(r"\.pt is missing", play, store, replace(plan, stop=Stop()), Made(), error=CheckpointError)
     assert of_kind(store, "failed") == []
 
 

@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_commands import run
+from made_errors import refused
 from made_markets import random_market
 from made_results import make_result
 from made_strategies import Holds, does
+from scipy.stats import binomtest
 
 import finpod
-from finpod import InputError, Strategy, top_k
+from finpod import Strategy, top_k
 from finpod.backtesting.sentences import audit_outcome, doubt, verdict_lines
 from finpod.evidence import skill
 from finpod.evidence.skill import (
@@ -40,13 +42,6 @@ DAYS = 756
 def fewer_resamples(monkeypatch):
     assert RESAMPLES == 10_000
     monkeypatch.setattr(skill, "RESAMPLES", 1000)
-
-
-def wilson(count, total, z=1.96):
-    """The 95 % interval of a share (Wilson 1927)."""
-    share, spread = count / total, z**2 / total
-    centre, half = share + spread / 2, math.sqrt(spread * (share * (1 - share) + spread / 4))
-    return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
 
 
 def curve(steps, index):
@@ -90,9 +85,8 @@ def test_trials_count_only_where_the_choice_was_made():
     found = [evidence(result) for result in made]
     assert [figures["trials"] for figures in found] == [24] * 5
     once = found[0]["deflated_active_sharpe"]
-    assert [figures["deflated_active_sharpe"] for figures in found] == pytest.approx(
-        [once**n for n in (1, 3, 24, 48, 24)]
-    )
+    powers = [once**result.candidates for result in made]
+    assert [figures["deflated_active_sharpe"] for figures in found] == pytest.approx(powers)
     assert found[0]["deflated_sharpe"] == found[0]["probabilistic_sharpe"]
 
 
@@ -113,10 +107,9 @@ def test_a_widened_interval_errs_as_seldom_for_the_best_of_many():
     assert -wide.low == pytest.approx(normal.inv_cdf(0.975 ** (1 / 24)), rel=1e-4)
     assert wide.level == pytest.approx(1 - 2 * (1 - 0.975 ** (1 / 24)))
     best = np.random.default_rng(0).normal(0, 1, (20_000, 24)).max(axis=1)
-    low, high = wilson(int((best + wide.low > 0).sum()), len(best))
+    low, high = binomtest((best + wide.low > 0).sum(), len(best)).proportion_ci(method="wilson")
     assert low < 0.025 < high
-    with pytest.raises(InputError, match="opened is 0"):
-        widened(plain, 0)
+    refused("opened is 0", widened, plain, 0)
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.7])
@@ -126,7 +119,7 @@ def test_skill_is_found_as_often_as_theory_says(ratio):
     drift = ratio * deviation / math.sqrt(weeks)
     active = np.random.default_rng(2).normal(drift, deviation, (markets, years * weeks))
     codes = [verdict_of(own, np.zeros(len(own)), resamples=200, periods_per_year=weeks)[0] for own in active]
-    low, high = wilson(codes.count(Code.MORE), markets)
+    low, high = binomtest(codes.count(Code.MORE), markets).proportion_ci(method="wilson")
     assert low < NormalDist().cdf(ratio * math.sqrt(years) - 1.96) < high
 
 
@@ -179,9 +172,8 @@ def test_the_share_of_random_portfolios_that_are_beaten():
     """Two fall on average, one rises without a fall's worth of noise, one never moves and has no Sharpe ratio."""
     result = against(0.0)
     worse, better = np.tile([0.01, -0.011], DAYS // 2), np.tile([0.01, -0.005], DAYS // 2)
-    fan = pd.DataFrame(
-        {name: curve(steps, result.equity.index) for name, steps in enumerate((worse, 2 * worse, better, 0 * worse))}
-    )
+    ways = (worse, 2 * worse, better, 0 * worse)
+    fan = pd.DataFrame({name: curve(steps, result.equity.index) for name, steps in enumerate(ways)})
     found = evidence(replace(result, fan=fan))
     assert (found["fan_beaten"], found["fan_size"]) == (2 / 3, 4)
     assert math.isnan(evidence(replace(result, fan=fan[[3]]))["fan_beaten"])

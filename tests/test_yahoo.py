@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 import pytest
-import yahoo_server
+import yfinance
 from made_bars import refuses, repairs
 from made_commands import ENVIRONMENT
 from made_errors import refused
@@ -17,7 +17,7 @@ from made_tournaments import wait_until
 from yahoo_server import Listing, serving, weekdays
 
 import finpod
-from finpod.errors import DataError, FinpodError, InputError
+from finpod.errors import DataError, FinpodError
 from finpod.market.calendar import sessions_of
 from finpod.market.load import save_snapshot
 from finpod.market.universe import index_members
@@ -31,7 +31,8 @@ DAYS = MARCH[1:6]
 
 @pytest.fixture(scope="module", autouse=True)
 def private_cache(tmp_path_factory):
-    yahoo_server.use_cache(tmp_path_factory.mktemp("yfinance"))
+    """What yfinance remembers of time zones and cookies is kept in a folder of the test's own."""
+    yfinance.set_tz_cache_location(str(tmp_path_factory.mktemp("yfinance")))
 
 
 def flat(days=MARCH, close=100.0, **more):
@@ -62,15 +63,10 @@ def fetched(universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024
 
 
 def test_b17_prices_are_adjusted_once_and_the_choice_is_recorded():
-    days = MARCH[-4:]
+    days, paid = MARCH[-4:], [400.0, 402.0, 399.0, 404.0]
     listings = only(
         AAA=flat(open=[99.0] * len(MARCH), adjclose=[98.0] * len(MARCH)),
-        DIV=Listing(
-            days,
-            [400.0, 402.0, 399.0, 404.0],
-            adjclose=[400 * 400 / 402, 400.0, 399.0, 404.0],
-            dividends={days[2]: 2.0},
-        ),
+        DIV=Listing(days, paid, adjclose=[400 * 400 / 402, 400.0, 399.0, 404.0], dividends={days[2]: 2.0}),
         SPLIT=Listing(days, [100.0, 101.0, 101.0, 102.0], splits={days[2]: (4, 1)}),
     )
     with serving(listings):
@@ -205,8 +201,8 @@ def test_the_deadline_ends_a_fetch_from_a_server_that_is_silent(tmp_path, monkey
         def dawdle(doing, share):
             time.sleep(0.4)
 
-        with pytest.raises(InputError, match=r"AAA, BBB .*not asked before the deadline"):
-            fetched(["AAA", "BBB"], deadline=0.3, partial=tmp_path / "partial", report=dawdle)
+        options = {"deadline": 0.3, "partial": tmp_path / "partial", "report": dawdle}
+        refused("AAA, BBB .*not asked before the deadline", fetched, ["AAA", "BBB"], **options)
     assert len(list((tmp_path / "partial").glob("bars_QQQ.*"))) == 1
 
 
@@ -315,9 +311,8 @@ def test_a_fetch_of_the_index_is_killed_half_way_and_goes_on(apart):
     with serving(lambda symbol: None if symbol in GONE else listing, limited=dict.fromkeys(LIMITED, 2)) as server:
         server.before_closing = 28
         server.open.clear()
-        with subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, server.url], env=ENVIRONMENT | {"XDG_CACHE_HOME": str(apart)}
-        ) as child:
+        line, cache = [sys.executable, "-c", SCRIPT, server.url], {"XDG_CACHE_HOME": str(apart)}
+        with subprocess.Popen(line, env=ENVIRONMENT | cache) as child:
             wait_until(lambda: len(server.asked) > 28, 60)
             child.kill()
         kept = {path.stem.split("_")[1] for path in (apart / "partial").glob("bars_*.parquet")}

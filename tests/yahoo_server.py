@@ -183,10 +183,3 @@ def serving(listings, **faults):
             server.open.set()
             server.shutdown()
             thread.join()
-
-
-def use_cache(folder):
-    """Keep what yfinance remembers of time zones and cookies in a folder of the test's own."""
-    import yfinance
-
-    yfinance.set_tz_cache_location(str(folder))
