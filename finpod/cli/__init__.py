@@ -59,7 +59,7 @@ def _options(
         bool, Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[
-        bool, Option("--debug", help="Show the traceback of an error. May stand anywhere on the line.")
+        bool, Option("--debug", help="Show the traceback of an error. May be anywhere on the line.")
     ] = False,
 ) -> None:
     """Options before the command. `--debug` is listed here for --help; `main` reads it."""

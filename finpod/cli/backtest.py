@@ -20,7 +20,7 @@ Start = Annotated[str | None, Option(help="First session, YYYY-MM-DD; by default
 End = Annotated[str | None, Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
 Features = Annotated[
     Path | None,
-    Option("--features-from", metavar="FILE.py", help="File of the feature functions of a trained folder."),
+    Option("--features-from", metavar="FILE.py", help="File with the feature functions of a trained folder."),
 ]
 Run = Annotated[str, Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 
@@ -118,7 +118,7 @@ def report(folder: Run, overwrite: options.Overwrite = False) -> None:
 
 
 def compare(
-    folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more: folders, or names in backtests/.")],
+    folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more runs: folders or names in backtests/.")],
     name: Annotated[str, Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
     overwrite: options.Overwrite = False,
     no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,

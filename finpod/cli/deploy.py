@@ -27,7 +27,7 @@ Command = Annotated[
     list[str] | None,
     Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
 ]
-Out = Annotated[Path | None, Option(help="File to write; by default printed.")]
+Out = Annotated[Path | None, Option(help="File to write; by default stdout.")]
 
 
 @app.command()
@@ -88,9 +88,7 @@ def submit(
 
         JobSubmissionClient(address)  # checks the packages and the connection
     except Exception as error:  # Ray raises errors of many classes
-        text = (
-            f"cannot submit to {address}: {first_line(error)}; forward it with kubectl port-forward, or give --address"
-        )
+        text = f"cannot submit to {address}: {first_line(error)}; forward its port with kubectl port-forward, or give --address"
         raise InputError(f"{text}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]

@@ -103,7 +103,7 @@ class Cluster:
         for name, least, most, _ in self.workers:
             if least > most:
                 raise InputError(
-                    f"{name} is {least}:{most}, the minimum above the maximum; give LEAST:MOST", argument=name
+                    f"{name} is {least}:{most}, and its minimum exceeds its maximum; give LEAST:MOST", argument=name
                 )
         object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)

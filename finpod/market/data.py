@@ -84,7 +84,7 @@ class MarketData:
         arrays["dates"] = read_only(np.asarray(self.dates).astype("datetime64[ns]"))
         days, assets = self.shape
         if days == 0 or assets == 0:
-            raise DataError(f"a market needs a session and an asset, and has {days} sessions and {assets} assets")
+            raise DataError(f"the market has {days} sessions and {assets} assets; it needs at least one of each")
         if len(set(self.tickers)) != assets:
             repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
