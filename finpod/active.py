@@ -31,7 +31,7 @@ def active_figures(
 
     'excess'             CAGR minus the baseline's
     'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
-                         0 if they are all 0
+                         0 if the active returns are constant
     'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that are
                          high by chance in a short window
     'tracking_error'     standard deviation of the active returns, annualised
@@ -56,7 +56,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly information ratio of active returns [n] and its standard error. The ratio is 0 if all returns are 0."""
+    """Return the yearly information ratio of active returns [n], 0 if they are constant, and its standard error."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -86,7 +86,7 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return Spearman's rank correlation [R] of the rows of `one` and `other` [R, N], and the number [R] of known pairs.
+    """Return Spearman's correlation [R] of the rows of `one` and `other` [R, N], and the number [R] of pairs without NaN.
 
     The correlation is NaN for fewer than two pairs, and if either row is constant.
     """

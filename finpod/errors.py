@@ -53,7 +53,7 @@ class EngineError(FinpodError):
 
 
 class ReportWarning(UserWarning):
-    """Warning of a part of a report that failed and was left out. The command line prints it and continues."""
+    """Warning that a part of a report failed and was left out. The command line prints it and continues."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:

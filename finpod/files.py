@@ -38,7 +38,7 @@ _PARTS = re.compile(
 )
 """Names of the other files and folders that an output folder may contain."""
 UNFINISHED = ".unfinished"
-"""Suffix that is added to the name of an output folder for the folder of its unfinished run."""
+"""Suffix of the folder of an unfinished run. Its name is that of the output folder plus this suffix."""
 
 Progress = Callable[[str, float], None]
 """Function that receives a description of the current step, and the share of the work done, from 0 to 1."""

@@ -30,7 +30,7 @@ _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
-    """Return the strategy of a built-in name, of `file.py` (`file.py:ClassName` if it defines several) or of a trained folder.
+    """Return a built-in strategy, or the one in `file.py` (`file.py:ClassName` if it defines several) or in a trained folder.
 
     A Strategy is returned unchanged. `features` are the user's feature functions that agents of a trained folder use. A
     file runs as a separate module: it may import installed packages, but not other files in its folder. Its class must
@@ -152,7 +152,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of the class `wanted` of a file; if '', of its only subclass of `base` with the members `needed`."""
+    """Return an instance of the class `wanted` of a file; if empty, of the only subclass of `base` with members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

@@ -299,7 +299,7 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
 
 
 def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
-    """Return both as arrays of equal length, and their dates. Dated pandas objects are reduced to their common dates."""
+    """Return two arrays of equal length, and their dates. Dated pandas objects are reduced to their common dates."""
     curve, other = _array(equity), _array(benchmark)
     dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
     if dates is not None and benchmark_dates is not None:

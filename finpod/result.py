@@ -97,7 +97,7 @@ class BacktestResult:
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Search that selected the strategy: 'trials', the number of trials; 'sharpe_sd', the standard deviation of their Sharpe
-    ratios on validation; 'ranked_sd', the same for returns over the baseline; 'overfitting', a probability."""
+    ratios on validation; 'ranked_sd', the same over the baseline; 'overfitting', the probability of overfitting."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()

@@ -54,8 +54,8 @@ class Momentum(Strategy):
     """Holds equal weights of the k members with the highest past return, chosen every 21 sessions.
 
     The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced by
-    the bar before it. With `k` None, a tenth of the members with a past return is selected, at least
-    one. If fewer than two members have a past return, all members get equal weights.
+    the bar before it. With `k` None, a tenth of the members with a past return is selected, at least one. If fewer than two
+    members have a past return, all members get equal weights.
     """
 
     name = "momentum"

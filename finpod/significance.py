@@ -1,8 +1,8 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
 The intervals come from a stationary block bootstrap (Politis and Romano 1994): days are drawn with replacement in blocks of
-random length, which preserves the dependence between neighbouring days. A difference between two series
-uses the same days of both.
+random length, which preserves the dependence between neighbouring days. A difference between two series uses the same days
+of both.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
     """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
     Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with s the Sharpe ratio and s* the benchmark per period,
-    g3 the skewness and g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for constant returns and for fewer than three.
+    g3 the skewness and g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for fewer than three returns or constant ones.
     """
     sharpe, spread = _sharpe_and_spread(returns)
     above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread

@@ -210,7 +210,7 @@ class Strategy:
     max_turnover: float | None = None
     """Default caps on the weight of an asset, and on the turnover of one decision; None for no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
-    """Name in `finpod.trading.anchors.ANCHORS` of the portfolio to beat, rebalanced as often as the strategy decides."""
+    """Name of the portfolio to beat, see `finpod.trading.anchors`. It is rebalanced as often as the strategy decides."""
     trades_benchmark: bool = False
     """True if the strategy trades a market that consists of the benchmark only."""
 

@@ -32,7 +32,7 @@ SIGNAL = 0.1
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Largest number of assets, and of days (they then end in the year 2239)."""
+"""Largest number of assets, and of days. So many days end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -108,7 +108,7 @@ def simulate_market(
     `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
     next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
     information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
-    fills at the open. `net_ratio` is from 0 (no signal) to 3 for 20 stocks. For other numbers of stocks the limit is 3 times
+    fills at the open. `net_ratio` is from 0 (no signal) to 3 for 20 stocks. For other numbers of stocks, ratios scale with
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
     signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
     as fast as one of beta 1. Raises InputError for arguments out of range.

@@ -39,7 +39,7 @@ from finpod.workers.executor import Pods
 
 __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 EXACT_ENVS = 64
-"""Default number of accounts of a learner with the exact gradient."""
+"""Default number of accounts for a learner that uses the exact gradient."""
 HOLD, ACTION = 5, "tilt"
 """Default sessions between decisions, and default kind of action."""
 
@@ -87,8 +87,8 @@ def train(
     `progress` and `watch`. Returns the selected agents as an `Ensemble`, a Strategy.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
-    `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Tasks other
-    than "stocks" take no other keyword than `num_envs`, and return a `TrainedRun`.
+    `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Of the keywords
+    that define "stocks", other tasks take only `num_envs`. They return a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
     agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
@@ -270,7 +270,7 @@ def _ensemble(
 
 
 def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Return rows of 'agent', 'window' and `active_figures`, of the ensemble and its members in training and validation."""
+    """Return rows of 'agent', 'window' and the figures `ACTIVE`, for the ensemble and its members in both windows."""
     lines = []
     for window in ("training", "validation"):
         first, last = rows = task.train if window == "training" else task.validation

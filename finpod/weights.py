@@ -208,7 +208,7 @@ def _unusable(weights: Array) -> Array:
 
 
 def _scaled(weights: Tensor, total: Tensor) -> Tensor:
-    """Scale nonnegative weights [..., N] in place to a sum of 1 where their `total` [..., 1] exceeds it.
+    """Scale nonnegative weights [..., N] in place to a sum of 1 where their `total` [..., 1] exceeds 1.
 
     A sum that exceeds 1 only by rounding is left unchanged, as in the environment.
     """

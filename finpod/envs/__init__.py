@@ -1,1 +1,1 @@
-"""Environments: thousands of accounts in one market, stepped together."""
+"""Environments: accounts in a market or worlds of a locomotion task, thousands stepped together."""

@@ -34,7 +34,7 @@ class TradingConfig(Terms):
     hmax: int = 100
     """Largest order of the 'shares' action, in shares as traded, per asset and step."""
     hold: int = 5
-    """Number of sessions from one decision to the next."""
+    """Number of bars (sessions, if bars are daily) from one decision to the next."""
     horizon: int | None = 20
     """Number of decisions after which an episode is truncated; None for episodes that last to the end of the data."""
     random_start: bool = True

@@ -61,7 +61,7 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes on random days. A seed makes these and all later start days reproducible."""
+        """Begin all episodes, by default on random days. A seed makes these and all later start days reproducible."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)

@@ -50,7 +50,7 @@ class Definition:
     kind: Kind = "cross"
     """Kind of scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
-    """Names of the tables of `MarketData` that it needs in addition to the closes."""
+    """Names of the tables of `MarketData` that the feature needs besides the closes."""
     market_wide: bool = False
     """True for a feature with one value a day, the same for every asset."""
 
@@ -218,7 +218,7 @@ def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the up and down moves of c; NaN until it moves."""
+    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the rises and falls of c; NaN until it moves."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)

@@ -199,6 +199,6 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
-        text = f"feature {name} has shape {tuple(values.shape)}, not the {market.shape} of sessions and assets"
+        text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, sessions by assets"
         raise InputError(text, argument="features")
     return values

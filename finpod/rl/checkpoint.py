@@ -51,7 +51,7 @@ class Checkpoint:
     """Versions of finpod and torch."""
 
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
-        """Return the policy, ready to act: `untrained`, which gets the agent's weights, or a new policy on `device`.
+        """Return the policy, ready to act: `untrained` with the agent's weights, or if None a new policy on `device`.
 
         Raises CheckpointError if weights and sizes do not agree, and for a new policy that only its task can build.
         """
@@ -138,7 +138,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy's sizes, and its kind unless that is 'market'. If only its task can build it, return {'kind': 'own'}."""
+    """Return a policy's sizes, and its kind unless that is 'market'; {'kind': 'own'} if only its task can build it."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})

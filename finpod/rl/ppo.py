@@ -53,7 +53,7 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running sd of the discounted return (Engstrom et al. 2020), and to clip them at 10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean of its table row, which is due to the market's common move. It has no
+    """True to subtract from each advantage the mean over the environments on its row, the market's common move. It has no
     effect with one environment per row."""
 
     def __post_init__(self) -> None:

@@ -157,7 +157,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield (trial, False) for trials that may continue, then (trial, True) for those to copy, from the highest level down."""
+    """Yield, from the highest level down, (trial, False) for trials to continue, then (trial, True) for trials to copy."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

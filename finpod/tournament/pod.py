@@ -118,7 +118,7 @@ def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
 
 
 def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) -> Score:
-    """Return the validation score of an agent. Raises InputError if it lacks the metric by which agents are ranked."""
+    """Return the validation score of an agent. Raises InputError if the score lacks the metric that ranks agents."""
     task = setup.task.for_agent(settings.task)
     policy = checkpoint.policy(untrained=task.policy(settings.of_policy, torch.Generator()).to(setup.device))
     score = task.score(policy)

@@ -86,9 +86,9 @@ class RunFolder:
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
-        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. After an
-        EngineError, or an error that is no FinpodError, the run is kept. After another FinpodError, the run is kept only if it
-        has made progress. Raises InputError in the cases of `require`, and if another process drives the run.
+        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. After an EngineError or an
+        error that is no FinpodError, the run is kept. After another FinpodError, the run is kept only if it has made progress.
+        Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         with lock(self.store):

@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the steps of an agent at the end of round `level` (1, 2, ...): whole updates of `update` steps, >= 1 a round."""
+        """Return an agent's steps at the end of round `level` (1, 2, ...): whole updates of `update` steps, >= 1 a round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 

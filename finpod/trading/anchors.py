@@ -134,8 +134,8 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument: str) -> pd.DataFrame:
     """Return a frame [T, N] with its columns in the market's order.
 
-    Daily dates may have any time and time zone; intraday ones are converted to New York time. Raises InputError that names
-    `what` and a date or ticker that differs from the market's.
+    Daily dates may have any time and time zone. Intraday dates with a time zone are converted to New York time. Raises
+    InputError that names `what` and a date or ticker that differs from the market's.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:

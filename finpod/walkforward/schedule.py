@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or `len(sessions)` outside."""
+        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or len(sessions) outside."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))

@@ -103,7 +103,7 @@ class LocomotionEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raises CheckpointError if it is of another task, variant or number of worlds."""
+        """Continue from a state. Raises CheckpointError if its observations have another shape."""
         stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
         if stored != expected:
             text = f"the stored worlds have shape {stored}, but {self.spec.gym_id} needs {expected}"

@@ -1,4 +1,4 @@
-"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `gif` and `png` encode it."""
+"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `gif` encodes it."""
 
 from __future__ import annotations
 
