@@ -42,6 +42,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"skipped for want of the shared data: {skipped}")
 
 
+@pytest.fixture(params=["open", "close"])
+def fill(request):
+    """Each fill in turn: the price at which orders are filled."""
+    return request.param
+
+
 @pytest.fixture
 def one_thread():
     """torch on one thread, so that sums do not depend on the number of cores."""

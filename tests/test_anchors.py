@@ -78,7 +78,6 @@ def test_a_tilt_is_taken_around_the_anchor_and_keeps_its_sum():
     torch.testing.assert_close(around, target_weights(action, among, "tilt"), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_an_untrained_agent_is_the_anchor_and_so_is_its_baseline(market, fill):
     setup = make_setup(market, hold=3, fill=fill, anchor=AROUND)
     task, pod = setup.task, Pod(setup, make_pod(market).settings)

@@ -108,7 +108,6 @@ def test_a_step_with_gradient_has_every_bit_of_one_without(market, action):
     assert not any(part.requires_grad for part in (exact.equity, *exact.account, *exact.seen))
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
     env = env_of(market, fill=fill, hold=3, num_envs=2, horizon=4, random_start=True)
     start = int(env.observe().row[0]) + env.execution.lag

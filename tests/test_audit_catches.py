@@ -190,7 +190,6 @@ def test_fitted_models_without_a_day_can_look_ahead():
     assert sorted(finding.note.rpartition(" ")[2] for finding in verdict.findings) == sorted(MODELS)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_fills_at_the_seen_close_are_caught(monkeypatch, fill):
     honest = Execution.fill_row
     seen = lambda tape, row: row - tape.lag if tape.fill == fill else honest(tape, row)  # noqa: E731

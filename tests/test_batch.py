@@ -15,8 +15,6 @@ from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Window
 from finpod.weights import PrecomputedWeights
 
-BOTH = pytest.mark.parametrize("fill", ["open", "close"])
-
 
 def random_weights(market, count):
     """[S, T, N] that leave something in cash, with zeros, and days on which some or all of the strategies do nothing."""
@@ -34,7 +32,6 @@ def ten():
     return backtest(random_weights(market, 10), market, start=market.dates[2])
 
 
-@BOTH
 @pytest.mark.parametrize("whole_shares", [False, True])
 def test_each_account_is_that_of_a_run_of_its_own(fill, whole_shares):
     market = random_market(days=40)
@@ -91,7 +88,6 @@ def test_the_first_wrong_day_is_named(dtype, wrong, message):
     refused(told, backtest, many, market, error=StrategyError)
 
 
-@BOTH
 @pytest.mark.parametrize("first", [0, 3])
 def test_fast_is_the_same_to_rounding(fill, first):
     market = random_market(days=80)

@@ -67,7 +67,6 @@ def test_the_gradient_of_the_projection_equals_central_differences(caps):
     assert torch.autograd.gradcheck(lambda *pair: within_caps(*pair, **caps), (target, held), eps=1e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("costs", [finpod.Costs(), finpod.Costs(impact=1.0)], ids=["fee", "impact"])
 def test_environment_backtest_and_ready_weights_hold_the_same(fill, costs):
     market = random_market(40, volume=np.random.default_rng(7).lognormal(9, 1, (40, 5)))
@@ -114,9 +113,8 @@ def test_with_too_few_assets_the_rest_stays_in_cash_and_that_is_said_once(tmp_pa
     assert in_cash(max_weight=0.9) == [0]
     assert in_cash(max_weight=1, max_turnover=2) == []
     said = set()
-    tiny_train(
-        random_market(110, gaps=0), tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark)
-    )
+    long = random_market(110, gaps=0)
+    tiny_train(long, tmp_path / "few", max_weight=0.15, watch=lambda state: said.add(state.remark))
     assert sum("max_weight 0.15 needs 7 assets" in remark for remark in said) == 1
     agent = finpod.load_strategy(tmp_path / "few")
     assert (agent.max_weight, agent.max_turnover) == (0.15, None)

@@ -15,7 +15,6 @@ from finpod.strategy import equal_parts
 from finpod.trading.execution import build_execution
 
 FREE = Costs(fee_bps=0)
-BOTH = pytest.mark.parametrize("fill", ["open", "close"])
 
 
 def warning_of(result, code):
@@ -30,7 +29,6 @@ def test_b04_a_decision_never_earns_the_move_it_has_seen():
     assert result.equity.tolist() == [1000, 1000, 1000, 1000]
 
 
-@BOTH
 def test_without_a_row_before_the_start_close_fills_skip_a_decision_and_say_so(fill):
     market = make_market([10, 11, 12, 13], open=[10, 10, 11, 12])
     result = backtest(BuyAndHold(), market, fill=fill, costs=FREE)
@@ -47,7 +45,6 @@ def test_a28_nothing_before_the_start_enters_a_figure():
     assert result.trades["date"].min() >= pd.Timestamp(market.dates[2])
 
 
-@BOTH
 def test_the_view_shows_the_account_at_the_last_mark_seen(fill):
     market, accounts = random_market(days=10, gaps=0, member=None), []
 
@@ -82,7 +79,6 @@ def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
     assert warning_of(whole, "unfilled").items() >= expected.items()
 
 
-@BOTH
 @pytest.mark.parametrize("whole", [False, True])
 def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     market = random_market(days=40, seed=2)
@@ -105,7 +101,6 @@ def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     assert (result.trades["shares"] < 0).any()
 
 
-@BOTH
 def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
     """X is a member up to 2020-06-30, Y from 2020-07-01; both have prices all along."""
     member = np.arange(6)[:, None] // 3 == [0, 1]
@@ -119,7 +114,6 @@ def test_b06_the_ledger_buys_no_former_member_and_forces_none_out(fill):
     assert warning_of(late, "unfilled").items() >= {"code": "not_member", "ticker": "X"}.items()
 
 
-@BOTH
 @pytest.mark.parametrize(("delisting_return", "last"), [(0.0, 900), (-1.0, 500)])
 def test_b08_a_delisted_position_becomes_cash(fill, delisting_return, last):
     market = make_market([50, 50, 45, 40, NAN, NAN], open=[50, 50, 50, 44, NAN, NAN])
@@ -153,7 +147,6 @@ def test_a27_the_benchmark_earns_its_dividends():
     assert result.manifest["benchmark_kind"] == "total return"
 
 
-@BOTH
 @pytest.mark.parametrize("first", [0, 3])
 def test_the_anchor_decides_on_the_days_of_the_strategy(fill, first):
     market = random_market(days=60)

@@ -12,7 +12,6 @@ from finpod.backtesting.engine import backtest
 from finpod.rules import EqualWeight
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_ready_weights_are_the_strategy_that_returns_them(fill):
     market = random_market(days=30)
     weights = random_weights(market)

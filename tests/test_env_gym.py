@@ -85,7 +85,6 @@ def test_g20_other_wrappers_of_gymnasium_work_across_ends_of_episodes(market):
 
 
 @pytest.mark.parametrize("action", CHOICES["action"])
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_dense_environment_passes_gymnasiums_check(market, action, fill):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -77,7 +77,6 @@ def assert_same_path(env: MarketEnv, generator: torch.Generator) -> None:
 ], ids=["free", "whole", "softmax"])  # fmt: skip
 @pytest.mark.parametrize("groups", [None, 3])
 @pytest.mark.parametrize("hold", [1, 5])
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_environment_and_backtest_agree_to_the_last_bit(fill, hold, groups, terms):
     settings = {"num_envs": 6, "start_groups": groups, "hold": hold, "random_start": True, "horizon": None} | terms
     env = make_env(random_market(DAYS, NAMES), fill=fill, last=DAYS - 3, seed=3, **settings)
@@ -98,7 +97,6 @@ def test_c09_four_rows_are_three_steps():
     assert steps[-1].final_obs.row.item() == 3
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_c10_ruin_terminates_also_at_the_end_of_data_and_begins_again(fill):
     """All of A's holders lose everything when it leaves the exchange; those in cash or in B live on."""
     close, opens = ([[10, 10], [10, 10], [np.nan, b], [np.nan, b + 1]] for b in (11, 10))
@@ -205,7 +203,6 @@ def test_c19_rewards_are_log_returns_or_changes_of_value_times_their_scale(setti
     assert settings or sum(paid) == pytest.approx(math.log(0.99), rel=1e-5)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_stored_state_goes_on_as_if_nothing_had_happened(fill, tmp_path):
     settings = {"num_envs": 6, "start_groups": 3, "hold": 2, "horizon": 4, "random_start": True, "costs": Costs()}
     env = make_env(random_market(DAYS, NAMES), fill=fill, seed=1, **settings)

@@ -54,7 +54,6 @@ def test_a_name_leaves_on_the_first_session_after_its_last_bar():
     assert slices == [[False] * 3, [False, False, True, False], [False] * 2]
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_membership_is_that_of_the_decision_day(fill):
     member = np.array([True, True, False, False, True])
     execution = build_execution(make_market([10] * 5, open=[10] * 5, member=member), fill)
@@ -72,7 +71,6 @@ def test_impact_is_worked_by_hand():
     assert third == pytest.approx(((19 * 0.03**2 + 0.02**2) / 21 / 152_000) ** 0.5, rel=1e-12)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_fill_is_charged_by_what_its_decision_saw(fill):
     """Another volume in row 30 first shows in the fills of row 31, not in those of row 30 itself."""
     volume = volumes(40, 1)

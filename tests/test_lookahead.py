@@ -57,7 +57,6 @@ def test_a_strategy_that_fails_by_itself_is_an_error(market):
     refused(f"failed on {market.dates[20]!s:.10}: ZeroDivisionError", audit, fails, market, error=StrategyError)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_a_backtest_is_audited_in_its_own_account(market, fill):
     """Cash, value and weights of the view are those of the run to the last bit."""
 

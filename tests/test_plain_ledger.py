@@ -54,7 +54,6 @@ def marked(prices, row, marks):
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("first", [0, 3])
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_the_ledger_agrees_on_a_market_with_gaps_delistings_and_changing_members(fill, first, seed):
     """Of assets that are no members only what is held is sold. On a third of the days nothing is decided."""
     market, random = random_market(60, 6, seed=seed), np.random.default_rng(seed)

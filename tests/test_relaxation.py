@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from made_markets import random_market
+from made_markets import NAN, random_market
 
 from finpod.trading import relaxation
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.relaxation import relax
 from finpod.trading.simulate import Terms, simulate
-
-NAN = float("nan")
 
 
 @pytest.fixture
@@ -50,7 +48,6 @@ def assert_equal(slow, quick):
     assert all(torch.equal(own.nan_to_num(), other.nan_to_num()) for own, other in zip(slow, quick, strict=True))
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize(("idle", "costs"), [(0.8, Costs()), (0.0, Costs(fee_bps=500, per_share=0.05))], ids=str)
 def test_a_path_is_the_same_to_rounding(fill, idle, costs, one_by_one):
     """With gaps, members that change, a name that leaves, days without a decision and every kind of cost."""

@@ -26,10 +26,6 @@ def path_of(window, decide, terms=None, accounts=()):
     return simulate(window.execution, window.first, window.last, decide, terms or Terms(), accounts)
 
 
-def busy_market(days=60, names=6, seed=0):
-    return random_market(days, names, seed=seed, volume=np.random.default_rng(seed).lognormal(9, 1, (days, names)))
-
-
 def moody(window: Window, seed: int = 0):
     """Decisions that heed the account, are left out on some days and keep some cash."""
     draws = np.random.default_rng(seed).dirichlet(np.ones(len(window.market.tickers) + 1), len(window.market.dates))
@@ -65,7 +61,8 @@ def bought_once(window: Window, weight: float) -> torch.Tensor:
 )
 @pytest.mark.parametrize(("fill", "first"), [("open", 4), ("close", 0)])
 def test_the_same_decisions_on_the_same_terms_are_the_same_path(fill, first, terms):
-    window = window_of(busy_market(), fill, first, 55)
+    volume = np.random.default_rng(0).lognormal(9, 1, (60, 6))
+    window = window_of(random_market(60, 6, volume=volume), fill, first, 55)
     alone = [path_of(window, moody(window, seed), terms) for seed in range(2)]
     again = replay({f"{seed}": path.targets for seed, path in enumerate(alone)}, window, terms)
     for seed, path in enumerate(alone):
@@ -151,7 +148,6 @@ STYLES = {
 }
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("style", STYLES)
 def test_turnover_size_of_bets_and_cash_are_those_of_the_account(market, style, fill):
     window = window_of(market, fill)
@@ -169,7 +165,6 @@ def test_where_all_names_move_alike_everybody_makes_the_same():
     np.testing.assert_allclose(found.to_numpy(), path.equity.numpy()[:, None].repeat(20, 1), rtol=0.01)
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_they_trade_when_the_account_does_and_only_members_on_ragged_data(fill):
     window = window_of(random_market(60, 8, gaps=0.1), fill)
     path = path_of(window, Wandering(every=2))
@@ -206,9 +201,8 @@ def test_a14_ruin_ends_no_portfolio():
     close = np.full((8, 4), 10.0)
     close[4:, :3] = NAN
     market = make_market(close, member=np.tile([True, True, True, False], (8, 1)))
-    path, _, found, _ = run(
-        does(lambda view: equal_parts(view.member)), market, terms=Terms(delisting_return=-1.0), count=5
-    )
+    members = does(lambda view: equal_parts(view.member))
+    path, _, found, _ = run(members, market, terms=Terms(delisting_return=-1.0), count=5)
     assert path.equity[-1] == pytest.approx(0, abs=1e-6)
     assert (found.iloc[-1] < 1e-6).all()
     assert np.isfinite(found.to_numpy()).all()

@@ -38,7 +38,6 @@ def test_a_rollout_is_time_major_and_identifiable():
     assert not rollout.value.requires_grad
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 def test_c11_the_bootstrap_is_the_value_of_where_the_step_led_not_of_the_new_beginning(fill):
     """The policy values a state by its row. Episodes of three steps."""
     rollout = collect(*made(fill=fill, horizon=3), 9, noise())

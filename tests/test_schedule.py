@@ -110,7 +110,6 @@ def test_rank_correlation():
 # --- the agents in one account
 
 
-FILLS = pytest.mark.parametrize("fill", ["open", "close"])
 backtest = partial(finpod.backtest, examine=False)
 
 
@@ -149,7 +148,6 @@ def two_windows(fill):
     return make_market(close, open=np.vstack([close[:1], close[:-1]]) if fill == "open" else None)
 
 
-@FILLS
 def test_c24_no_jump_and_no_double_day_at_the_seam(fill):
     market = two_windows(fill)
     segments = segments_of(market, 2, 5, lag=int(fill == "close"))
@@ -183,7 +181,6 @@ def test_c24_the_same_agent_in_both_segments_is_the_plain_backtest(market, tmp_p
     assert len(own.trades) > 50
 
 
-@FILLS
 @pytest.mark.parametrize("hold", [1, 5])
 def test_each_agent_decides_from_its_first_day_on_and_the_cadence_never_changes(market, fill, hold):
     segments = schedule(market, start=market.dates[FIRST], **{**LENGTHS, "hold": hold}, fill=fill)
