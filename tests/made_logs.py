@@ -52,9 +52,6 @@ class Invented(Made):
         trained = made_up(piece, b"made up", self.days)
         return Completed(key, trained._replace(losses={"policy_loss": -0.01 * trial}), place)
 
-    def describe(self) -> str:
-        return f"{self.slots} invented pods"
-
 
 def play(
     store: Store,
@@ -65,14 +62,9 @@ def play(
     **header: Any,
 ) -> Leaderboard:
     """One tournament, begun or gone on with, whose driver looks at the engine's clock, or at `now`."""
-    task = {
-        "features": list(FEATURES),
-        "fill": "close",
-        "threads": 1,
-        "trading": {"hold": 5},
-        "training_data_hash": "0" * 64,
-        "windows": {"train": ["2009-01-02", "2015-12-31"], "validation": ["2016-01-04", "2016-12-30"]},
-    }
+    windows = {"train": ["2009-01-02", "2015-12-31"], "validation": ["2016-01-04", "2016-12-30"]}
+    task = {"features": list(FEATURES), "fill": "close", "threads": 1, "trading": {"hold": 5},
+            "training_data_hash": "0" * 64, "windows": windows}  # fmt: skip
     told = {"task": task, "data_title": "made-up prices", "versions": {"finpod": "0.1.0"}, **header}
     with patch("finpod.tournament.scheduler.time", SimpleNamespace(time=now or engine.now)):
         board: Leaderboard = driver_of(store, plan, engine, print, watch, UPDATE, **told).run()

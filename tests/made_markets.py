@@ -70,6 +70,11 @@ def flat_market(*prices, days=4, **tables):
     return make_market(np.tile(np.array(prices, dtype=float), (days, 1)), open=np.tile(prices, (days, 1)), **tables)
 
 
+def last_move(market):
+    """The return of the last session, a feature."""
+    return np.vstack([np.full((1, market.shape[1]), NAN), market.close[1:] / market.close[:-1] - 1])
+
+
 def random_weights(market, seed=0):
     random = np.random.default_rng(seed)
     raw = random.random(market.shape) * (random.random(market.shape) < 0.7)

@@ -95,9 +95,7 @@ def examined(days=1008, *, names=100, randoms=200, seed=0, **changes: Any) -> Ba
     rules = ("inverse volatility", "minimum variance", "hierarchical risk parity", "momentum 12-1")
     content: dict[str, Any] = {
         "strategy": "first",
-        "baselines": {
-            name: pd.Series(curves[:, randoms + place], base.equity.index) for place, name in enumerate(rules)
-        },
+        "baselines": {name: pd.Series(curves[:, randoms + i], base.equity.index) for i, name in enumerate(rules)},
         "fan": pd.DataFrame(curves[:, :randoms], base.equity.index, [f"{i}" for i in range(randoms)]),
         "cost_sweep": _sweep((0.0, 5.0, 10.0, 20.0, 50.0), rules, 0.03),
         "capacity": _sweep((1e6, 1e7, 1e8, 1e9), rules, 0.05, costs=True),

@@ -168,40 +168,20 @@ def plan_of(**changes: Any) -> Any:
     return Plan(**{"agents": 4, "rounds": 3, "steps": 6 * UPDATE, "keep": 2, "seed": 5, **changes})
 
 
-def header_of(plan: Any) -> dict[str, Any]:
-    """The first line of the log of a made-up tournament."""
-    from dataclasses import asdict
-
-    from made_agents import space_of
-
-    from finpod.rl.ppo import PPOConfig
-    from finpod.tournament.setup import FORMAT
-
-    return {
-        "format": FORMAT,
-        "learner": "ppo",
-        "measure": "sharpe",
-        "space": space_of(FEATURES).to_dict(),
-        "plan": asdict(plan),
-        "config": asdict(PPOConfig()),
-        "levels": [plan.goal(level, UPDATE) for level in range(1, plan.rounds + 1)],
-        "task": {"features": list(FEATURES), "training_data_hash": "0" * 64},
-        "data_title": "made up",
-        "versions": {"finpod": "0"},
-    }
-
-
 def driver_of(
     store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None, update: int = UPDATE,
     **header: Any,
 ) -> Any:  # fmt: skip
-    """A driver on a store, begun or gone on with; `say` is told its remarks."""
+    """A driver on a store, begun or gone on with; `say` is told its remarks. `header` goes to the first line of its log."""
+    from dataclasses import asdict
+
     from made_agents import space_of
 
     from finpod.rl.ppo import PPOConfig
     from finpod.tournament.evolution import Evolver
     from finpod.tournament.run_folder import open_log
     from finpod.tournament.scheduler import Scheduler
+    from finpod.tournament.setup import FORMAT
 
     def look(status: Any) -> None:
         if status.remark:
@@ -209,10 +189,17 @@ def driver_of(
         if watch is not None:
             watch(status)
 
-    log, changes = open_log(store, {**header_of(plan), **header}, {})
+    space, config = space_of(FEATURES), PPOConfig()
+    first = {
+        "format": FORMAT, "learner": "ppo", "measure": "sharpe", "space": space.to_dict(), "plan": asdict(plan),
+        "config": asdict(config), "levels": [plan.goal(level, UPDATE) for level in range(1, plan.rounds + 1)],
+        "task": {"features": list(FEATURES), "training_data_hash": "0" * 64}, "data_title": "made up",
+        "versions": {"finpod": "0"},
+    }  # fmt: skip
+    log, changes = open_log(store, {**first, **header}, {})
     for change in changes:
         say(change)
-    evolver = Evolver(seed=plan.seed, config=PPOConfig(), space=space_of(FEATURES), restart_rate=plan.restart_rate)
+    evolver = Evolver(seed=plan.seed, config=config, space=space, restart_rate=plan.restart_rate)
     task = SimpleNamespace(measure="sharpe")
     setup: Any = SimpleNamespace(plan=plan, update=update, evolver=lambda: evolver, task=task)
     return Scheduler(setup, log, engine, lambda doing, share: None, look, "")

@@ -76,9 +76,7 @@ def colours(html, scheme):
 
 def contrast(one, other):
     """Ratio of the relative luminances of two colours, 1 to 21 (WCAG 2.2)."""
-    linear = [
-        [v / 3294.6 if v <= 10 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in colour] for colour in (one, other)
-    ]
+    linear = [[v / 3294.6 if v <= 10 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in rgb] for rgb in (one, other)]
     low, high = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)
     return (high + 0.05) / (low + 0.05)
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from made_markets import make_market, random_market
+from made_markets import make_market, random_market, t
 
 import finpod
 from finpod.active import active_figures, near_baseline, rank_correlations, ratio_and_error
@@ -35,9 +35,7 @@ def test_figures_by_hand():
     terms = Terms(costs=finpod.Costs(fee_bps=0))
 
     def hold(first):
-        return simulate(
-            execution, 0, 4, lambda k, row, seen: torch.tensor([first, 1 - first], dtype=torch.float64), terms
-        )
+        return simulate(execution, 0, 4, lambda k, row, seen: t(first, 1 - first), terms)
 
     own, other = hold(0.75), hold(0.5)
     figures = active_figures(own, other, execution, 0, 252)

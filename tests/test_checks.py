@@ -82,9 +82,7 @@ def test_g10_open_high_and_low_may_be_carried_forward_too(prices):
 
 
 def test_g10_missing_volumes_among_the_zeros_and_actions_after_the_last_trade():
-    bars = carried(moving("AAA"), 20).assign(
-        split=np.where(rows == 90, 2.0, 1.0), dividend=np.where(rows == 90, 5.0, 0.0)
-    )
+    bars = carried(moving("AAA"), 20).assign(split=1.0 + (rows == 90), dividend=5.0 * (rows == 90))
     bars.loc[[80, 85, 99], "volume"] = np.nan
     market = alone(bars)
     assert_array_equal(market.close[:80, 0], bars["close"].iloc[:80])
@@ -161,9 +159,7 @@ def with_volume(volume):
     return one_name(50 * np.cumprod(1 + np.random.default_rng(1).normal(0, 0.01, len(volume))), volume=volume)
 
 
-@pytest.mark.parametrize(
-    ("part", "day", "scale"), [(slice(45, None), "2024-03-05", 100.0), (slice(0, 8), "2024-01-02", 1000.0)]
-)
+@pytest.mark.parametrize(("part", "day", "scale"), [(np.s_[45:], "2024-03-05", 100), (np.s_[:8], "2024-01-02", 1000)])
 def test_a_unit_that_the_digits_prove_is_repaired(part, day, scale):
     right, wrong = volumes(), volumes()
     wrong[part] *= scale

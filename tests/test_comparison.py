@@ -228,8 +228,6 @@ def test_every_run_has_a_name_of_its_own(strategies, names, labels):
 @pytest.mark.parametrize(
     ("runs", "options", "value"),
     [
-        ([run(1)], {}, "runs is 1"),
-        ([run(1), "backtests/first"], {}, "backtests/first"),
         ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "fewer than two sessions"),
         ([run(1), run(2, periods_per_year=252 * 6)], {}, "s2 has several returns"),
         ([run(1), run(2)], {"names": ["a", "b", "c"]}, "3 names for 2 runs"),

@@ -233,9 +233,8 @@ def test_an_adjusted_close_has_the_dividend_by_one_of_two_formulas(close, divide
 
 
 def test_a_dividend_of_the_whole_price_is_reported():
-    assert suspicions(alone(one_name(CLOSE, dividend=paid(400.0)))) == {
-        "dividends of the whole price or more": [("AAA", "2024-01-09")]
-    }
+    market = alone(one_name(CLOSE, dividend=paid(400.0)))
+    assert suspicions(market) == {"dividends of the whole price or more": [("AAA", "2024-01-09")]}
 
 
 def test_actions_on_the_first_bar_or_a_masked_one():

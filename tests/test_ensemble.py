@@ -66,7 +66,6 @@ def test_it_holds_the_mean_of_its_members(market, ensemble):
     assert np.abs(weights_by_day(parts[0], market) - weights_by_day(parts[1], market)).max() > 1e-6
 
 
-@pytest.mark.parametrize("fill", ["open", "close"])
 @pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
 def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
@@ -84,13 +83,6 @@ def test_validation_is_the_backtest_of_the_one_agent(action, fill, gaps):
     assert result.metrics.sharpe == pytest.approx(found.sharpe, rel=1e-6)
     assert len(result.trades) > 5
     assert result.equity.nunique() > 10
-
-
-def test_it_is_refused_on_days_it_was_trained_or_chosen_on(market, ensemble):
-    until = market.dates[VALIDATION[1]]
-    refused(f"trained or selected on days up to {until!s:.10}", finpod.backtest, ensemble, market, start=until)
-    assert finpod.backtest(ensemble, market, start=until, allow_in_sample=True, examine=False).in_sample
-    assert not run(ensemble, market).in_sample
 
 
 def test_it_trades_a_market_with_other_names_and_another_number_of_them(ensemble):

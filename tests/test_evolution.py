@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made_agents import CONFIG, space_of
 from made_errors import refused
+from made_logs import trial
 from made_tournaments import FEATURES
 
 from finpod.errors import FinpodError
@@ -24,12 +25,12 @@ def evolver(fresh=0.25, seed=3, config=FIRST, space=SPACE):
     return Evolver(seed=seed, config=config, space=space, restart_rate=fresh)
 
 
-def end(board, trial, score, **values):
+def end(board, one, score, **values):
     """Let a trial of a board end with a score, or fail for None."""
-    record = {"kind": "failed", "trial": trial.number, "reason": "made up"}
+    record = {"kind": "failed", "trial": one.number, "reason": "made up"}
     if score is not None:
-        record = {"kind": "submit", "trial": trial.number, "score": score, "metrics": {"sharpe": score}, "returns": [0.0],
-                  "steps": 64 * trial.level, **values}  # fmt: skip
+        record = {"kind": "submit", "trial": one.number, "score": score, "metrics": {"sharpe": score}, "returns": [0.0],
+                  "steps": 64 * one.level, **values}  # fmt: skip
     board.take(record)
 
 
@@ -56,12 +57,6 @@ def round_of(scores, made=None):
     for number, score in enumerate(scores):
         end(board, board.trials[number], score)
     return board
-
-
-def ended(number, score, agent=None, level=1, returns=()):
-    """A trial that ended with a score."""
-    return Trial(number=number, level=level, agent_settings={"agent_id": agent or f"agent {number}", "config": {}},
-                 state="ended", score=score, returns=np.array(returns))  # fmt: skip
 
 
 def board_of(*trials):
@@ -222,20 +217,21 @@ def test_later_beginners_are_like_the_better_ones():
 
 
 def test_d10_scores_that_are_not_numbers_are_last():
-    board = board_of(*(ended(i, score) for i, score in enumerate([NAN, 1.0, 3.0, 2.0])))
+    board = board_of(*(trial(i, score) for i, score in enumerate([NAN, 1.0, 3.0, 2.0])))
     assert [one.number for one in ranked(board.trials)] == [2, 3, 1, 0]
     assert [one.number for one in board.best(1)] == [2]
     assert [one.number for one in board.best(10)] == [2, 3, 1]  # one without a score is never chosen
-    assert [one.number for one in ranked(map(ended, range(6), [1.0, 2.0, 2.0, 1.0, NAN, NAN]))] == [1, 2, 0, 3, 4, 5]
+    assert [one.number for one in ranked(map(trial, range(6), [1.0, 2.0, 2.0, 1.0, NAN, NAN]))] == [1, 2, 0, 3, 4, 5]
 
 
 def test_d10_no_score_at_all_is_an_error():
-    for board in (board_of(ended(0, NAN), ended(1, NAN)), Leaderboard()):
+    for board in (board_of(trial(0, NAN), trial(1, NAN)), Leaderboard()):
         refused("no agent has a validation score", board.best, 1, error=FinpodError)
 
 
 def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
-    board = board_of(ended(0, 2.0, "a"), ended(1, 1.0, "b"), ended(2, 1.5, "a", 2), ended(3, 1.8, "c", 2))
+    bests = [("a", 2.0, 1), ("b", 1.0, 1), ("a", 1.5, 2), ("c", 1.8, 2)]
+    board = board_of(*(trial(i, score, agent=name, level=level) for i, (name, score, level) in enumerate(bests)))
     assert [(one.agent, one.number) for one in board.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
     assert [(one.agent, one.number) for one in board.best(3, without={0})] == [("c", 3), ("a", 2), ("b", 1)]
     refused("restore", board.best, 3, without=range(4), error=FinpodError)
@@ -251,7 +247,7 @@ def test_an_agent_that_is_the_same_bet_waits_until_nobody_else_is_left():
     assert correlation(one, two) > 0.7
     assert abs(correlation(one - base, two - base)) < 0.2
     pairs = {"one": one, "twin": twin, "two": two, "three": three}
-    board = board_of(*(ended(i, 4.0 - i, name, returns=one) for i, (name, one) in enumerate(pairs.items())))
+    board = board_of(*(trial(i, 4.0 - i, agent=name, returns=one) for i, (name, one) in enumerate(pairs.items())))
     agents = {count: [trial.agent for trial in board.best(count, base)] for count in (2, 3, 4)}
     assert agents == {2: ["one", "two"], 3: ["one", "two", "three"], 4: ["one", "twin", "two", "three"]}
     for arguments in ((base, 1.0), ()):

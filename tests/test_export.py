@@ -10,6 +10,7 @@ import pytest
 from made_errors import refused
 from made_markets import intraday_market
 from made_results import make_result, trained
+from made_strategies import does
 
 import finpod
 from finpod.backtesting.export import export, to_pyfolio
@@ -22,19 +23,15 @@ def market():
     return finpod.simulate_market(names=6, days=300, signal=0.1, seed=3)
 
 
-class Strongest(finpod.Strategy):
-    """Two of the first five names for a week, a tenth in cash."""
-
-    every = 5
-
-    def decide(self, view):
-        closes = view.closes(20)
-        return 0.9 * finpod.top_k(closes[-1] / closes[0], 2, among=view.tradable & (np.arange(6) < 5))
+def strongest(view):
+    """Two of the first five names, a tenth in cash."""
+    closes = view.closes(20)
+    return 0.9 * finpod.top_k(closes[-1] / closes[0], 2, among=view.tradable & (np.arange(6) < 5))
 
 
 @pytest.fixture(scope="module")
 def result(market):
-    return finpod.backtest(Strongest(), market, start=market.dates[60], fill="close")
+    return finpod.backtest(does(strongest, every=5), market, start=market.dates[60], fill="close")
 
 
 def read_all(folder):

@@ -16,12 +16,13 @@ from finpod.features.rolling import rolling_max, rolling_mean, rolling_moments
 
 DAYS, NAMES = 300, 6
 EVERYTHING = ("default", "published")
+TABLES = ("open", "high", "low", "close", "volume")
 
 
-def make_market(days=DAYS, names=NAMES, seed=0, **changes) -> MarketData:
+def make_market(seed=0, **changes) -> MarketData:
     """A random market with bars everywhere; `changes` replace tables, None leaves one out."""
     random = np.random.default_rng(seed)
-    close = 50 * np.exp(np.cumsum(random.normal(0, 0.01, (days, 1)) + random.normal(0, 0.02, (days, names)), axis=0))
+    close = 50 * np.exp(np.cumsum(random.normal(0, 0.01, (DAYS, 1)) + random.normal(0, 0.02, (DAYS, NAMES)), axis=0))
     opened = close * np.exp(random.normal(0, 0.01, close.shape))
     tables = {
         "close": close,
@@ -41,9 +42,7 @@ def make_market(days=DAYS, names=NAMES, seed=0, **changes) -> MarketData:
 
 def with_gaps(market: MarketData, gaps) -> MarketData:
     """The market without the bars at `gaps`, a mask [T, N]."""
-    tables = {
-        name: np.where(gaps, np.nan, getattr(market, name)) for name in ("open", "high", "low", "close", "volume")
-    }
+    tables = {name: np.where(gaps, np.nan, getattr(market, name)) for name in TABLES}
     return make_market(**tables, member=market.member)
 
 
@@ -66,9 +65,7 @@ def price(market: MarketData) -> np.ndarray:
 
 def written_in_pandas(market):
     """Name -> (expected values, row of the first); the published indicators as stockstats writes them."""
-    opened, high, low, close, volume = (
-        pd.DataFrame(getattr(market, name)) for name in ("open", "high", "low", "close", "volume")
-    )
+    opened, high, low, close, volume = (pd.DataFrame(getattr(market, name)) for name in TABLES)
     logs, change, before, dollars = np.log(close), close.diff(), close.shift(), close * volume
     returns = close.pct_change(fill_method=None)
     rise, fall = ((change + sign * change.abs()) / 2 for sign in (1, -1))
@@ -166,7 +163,7 @@ def test_rows_do_not_change_by_a_bit_when_every_later_row_becomes_noise(day, see
     random = np.random.default_rng(seed)
     market = with_gaps(make_market(seed=seed), random.random((DAYS, NAMES)) < 0.02)
     noise = {}
-    for name in ("open", "high", "low", "close", "volume", "member"):
+    for name in (*TABLES, "member"):
         table = np.array(getattr(market, name), dtype=np.float64)
         after = np.exp(random.normal(0, 5, table[day + 1 :].shape))
         after[random.random(after.shape) < 0.2] = np.nan

@@ -14,6 +14,7 @@ from made_markets import random_market
 from made_pages import Page
 from made_results import examined, make_result
 from made_saved import SAVED, VALIDATED, saved_market
+from made_strategies import does
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -32,20 +33,16 @@ POINTS = 8
 """Values of the equity curve that are kept of each run."""
 
 
-class Reversal(finpod.Strategy):
-    """Equal parts in the three assets that fell most in five days, chosen again every fifth day."""
-
-    every = 5
-
-    def decide(self, view):
-        closes = view.closes(6)
-        return finpod.top_k(closes[0] / closes[-1], 3, among=view.tradable & view.member)
+def fallen_most(view):
+    """Equal parts in the three assets that fell most in five days."""
+    closes = view.closes(6)
+    return finpod.top_k(closes[0] / closes[-1], 3, among=view.tradable & view.member)
 
 
 def reversal(names, days, seed, first, **terms):
-    """A run on a simulated market, from row `first` on."""
+    """A run on a simulated market, from row `first` on; the strategy chooses again every fifth day."""
     market = finpod.simulate_market(names=names, days=days, signal=0.1, seed=seed)
-    return finpod.backtest(Reversal(), market, start=market.dates[first], **terms)
+    return finpod.backtest(does(fallen_most, every=5), market, start=market.dates[first], **terms)
 
 
 def close_fills():

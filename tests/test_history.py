@@ -7,7 +7,6 @@ import pytest
 from made_agents import tiny_train
 from made_errors import refused
 from made_logs import BEGAN, trial, write_run
-from made_markets import random_market
 
 from finpod.significance import expected_best, overfitting
 from finpod.storage import Store
@@ -39,8 +38,7 @@ def test_a_trial_is_told_whole(history):
     assert copied.parent == of(history, copied.source, copied.run).agent
 
 
-def test_what_train_leaves_is_read(tmp_path):
-    market = random_market(130, 6, gaps=0.02, seed=5)
+def test_what_train_leaves_is_read(market, tmp_path):
     ensemble = tiny_train(market, tmp_path / "tiny", agents=2, keep=1, seed=7)
     history = read_history(tmp_path / "tiny")
     assert [one.score for one in ranked(history.trials)] == [row["score"] for row in ensemble.provenance["board"]]
@@ -114,11 +112,5 @@ def test_the_tree_holds_every_agent_once_after_its_parent():
         trial(0, run=1),
     ]
     tree = [(branch.depth, branch.agent, [one.number for one in branch.trials]) for branch in lineage(trials)]
-    assert tree == [
-        (0, "0-0", [0, 2]),
-        (1, "0-2", [3]),
-        (2, "0-3", [4]),
-        (0, "0-1", [1]),
-        (0, "0-4", [5]),
-        (0, "1-0", [0]),
-    ]
+    assert tree == [(0, "0-0", [0, 2]), (1, "0-2", [3]), (2, "0-3", [4]),
+                    (0, "0-1", [1]), (0, "0-4", [5]), (0, "1-0", [0])]  # fmt: skip

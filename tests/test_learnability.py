@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from made_markets import make_market
+from made_markets import last_move, make_market
 
 import finpod
 from finpod import Costs, simulate_market
@@ -52,10 +52,6 @@ def alternating(days, *, beside_another):
     if beside_another:
         close = np.hstack([close, np.full_like(close, 100.0)])
     return make_market(close, open=np.vstack([close[:1], close[:-1]]))
-
-
-def last_move(market):
-    return np.vstack([np.full((1, market.shape[1]), np.nan), market.close[1:] / market.close[:-1] - 1])
 
 
 @pytest.mark.parametrize(("fill", "beside_another"), [("open", False), ("close", True)])

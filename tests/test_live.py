@@ -25,18 +25,14 @@ class Clock:
         return self.now
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
 def sit_at_a_terminal(monkeypatch):
     """A terminal in the place of stderr; not a fixture, for pytest takes stderr back between setup and test."""
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"}.items():
         monkeypatch.setenv(name, value)
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    stream = Terminal()
+    stream = io.StringIO()
+    stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", stream)
     return stream
 
@@ -79,7 +75,7 @@ def test_it_shows_speed_time_left_and_board_of_each_tournament(tmp_path):
         lines = drawn(view)
         assert lines[0].startswith("trial 5 ")
         assert seed or re.search("33% 0:00:40 so far, 0:01:2[01] to go", lines[0])
-        assert lines[1].startswith("4 of 12 trials, 30 steps/s on 2 invented pods, ")
+        assert lines[1].startswith("4 of 12 trials, 30 steps/s on 2 made-up pods, ")
         assert time.now == began + 40
         assert lines[2].split() == ["agent", "parent", "round", "score", "steps"]
         scores = [float(line.split()[4]) for line in lines[3:7]]

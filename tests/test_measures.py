@@ -162,7 +162,6 @@ def test_tensors_and_series_are_taken():
         ({"equity": 3.0}, "shape"),
         ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
         ({"equity": [1, 2], "risk_free": "5%"}, "risk_free is '5%'"),
-        ({"equity": [1, 2], "periods_per_year": 0}, "periods_per_year"),
     ],
 )
 def test_bad_input_is_named(arguments, text):

@@ -8,13 +8,14 @@ import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from test_architecture import MODULES
 
 import finpod
 from finpod import errors
 
 PACKAGE = Path(finpod.__file__).parent
-HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio"}
+HEAVY = {"torch", "ray", "pyfolio", "pandas", "matplotlib", "scipy", "gymnasium", "yfinance", "skfolio", "sklearn"}
 
 
 def fresh(code):
@@ -44,8 +45,9 @@ print(json.dumps([n for n in finpod.__all__ if inspect.ismodule(getattr(finpod, 
     assert fresh(code) == []
 
 
-def test_importing_finpod_loads_nothing_heavy():
-    assert not HEAVY & set(fresh("import json, sys, finpod.devices; print(json.dumps(sorted(sys.modules)))"))
+@pytest.mark.parametrize("code", ["import finpod.devices", "import finpod.rules; finpod.Strategy, finpod.top_k"])
+def test_importing_finpod_and_the_rules_loads_nothing_heavy(code):
+    assert not HEAVY & set(fresh(f"import json, sys; {code}; print(json.dumps(sorted(sys.modules)))"))
 
 
 def test_every_module_says_what_it_is_for():

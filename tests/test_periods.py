@@ -144,17 +144,13 @@ def test_g05_metrics_measure_the_bars_a_year():
 
 
 def test_g05_weekly_returns_are_measured_at_52_a_year():
-    returns = pd.Series(
-        np.random.default_rng(1).normal(0, 0.02, 199), pd.date_range("2019-01-04", periods=199, freq="W-FRI")
-    )
+    fridays = pd.date_range("2019-01-04", periods=199, freq="W-FRI")
+    returns = pd.Series(np.random.default_rng(1).normal(0, 0.02, 199), fridays)
     found, daily = metrics(returns=returns), metrics(returns=returns.to_numpy())
     assert 1 + found.cagr == pytest.approx((1 + found.total_return) ** (52 / 199), rel=1e-12)
     assert found.sharpe == pytest.approx(daily.sharpe * math.sqrt(52 / 252), abs=1e-12)
-    rolled, last = (
-        (rolling_sharpe(returns, 60)[-1], rolling_volatility(returns, 60)[-1]),
-        metrics(returns=returns.iloc[-60:]),
-    )
-    assert rolled == pytest.approx((last.sharpe, last.volatility))
+    rolled, last = rolling_sharpe(returns, 60)[-1], metrics(returns=returns.iloc[-60:])
+    assert (rolled, rolling_volatility(returns, 60)[-1]) == pytest.approx((last.sharpe, last.volatility))
 
 
 def test_g05_relative_figures_are_scaled_as_the_common_dates_are():

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,20 +25,10 @@ def trained_weights(checkpoint):
     return torch.cat([tensor.flatten().double() for tensor in checkpoint.weights.values()])
 
 
-class Always:
-    """A generator of random numbers that always draws the same one."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def choice(self, factors):
-        assert tuple(factors) == PERTURB
-        return self.factor
-
-
 @pytest.mark.parametrize("anneal", [False, True])
 def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anneal):
-    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), PPO.bounds, Always(0.8))
+    always = SimpleNamespace(choice=lambda factors: {PERTURB: 0.8}[tuple(factors)])
+    config = vary(replace(CONFIG, learning_rate=1e-3, clip_coef=0.2, anneal_lr=anneal), PPO.bounds, always)
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
     child = Pod(setup, settings(seed=5, config=config), replace(donor, env={}))

@@ -10,6 +10,7 @@ import torch
 from made_agents import CONFIG, make_pod, noise
 from made_errors import refused
 from made_markets import random_market
+from torch.nn.utils import parameters_to_vector
 
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
@@ -69,10 +70,6 @@ def as_vector(gradient):
     return torch.cat([gradient[name].flatten() for name in sorted(gradient)])
 
 
-def weights_of(policy):
-    return torch.cat([parameter.detach().flatten().clone() for parameter in policy.parameters()])
-
-
 @pytest.mark.parametrize("factored", [True, False])
 def test_the_gradient_at_the_old_policy_is_that_of_reinforce(factored):
     learner = bandit(replace(CONFIG, factored=factored))
@@ -123,10 +120,11 @@ def updated(monkeypatch, progress=0.0, **changes):
     steps, bonuses, step, loss = [], [], learner.optimizer.step, learner.loss
 
     def noted():
-        before, grads = weights_of(learner.policy), [p.grad for p in learner.policy.parameters() if p.grad is not None]
+        parameters = list(learner.policy.parameters())
+        before, grads = parameters_to_vector(parameters), [p.grad for p in parameters if p.grad is not None]
         step()
         rate = float(learner.optimizer.param_groups[0]["lr"])
-        steps.append((before, float(torch.nn.utils.get_total_norm(grads)), weights_of(learner.policy), rate))
+        steps.append((before, float(torch.nn.utils.get_total_norm(grads)), parameters_to_vector(parameters), rate))
 
     monkeypatch.setattr(learner.optimizer, "step", noted)
     monkeypatch.setattr(learner, "loss", lambda **part: bonuses.append(part["ent_coef"]) or loss(**part))

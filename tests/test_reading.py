@@ -36,9 +36,9 @@ def test_g01_a_first_row_without_values_is_no_header(tmp_path, word):
     for name in ("AAA", "BBB"):
         (tmp_path / f"{name}.csv").write_text(HEADER + f"2023-12-29,{word},{word},{word},{word},{word}\n" + ROWS)
     bars = closes(read_bars(tmp_path))
-    assert [(ticker, values[1:]) for ticker, values in bars.items()] == [
-        (name, [10.5, 11.5, 11]) for name in ("AAA", "BBB")
-    ]
+    assert {ticker: values[1:] for ticker, values in bars.items()} == {
+        name: [10.5, 11.5, 11] for name in ("AAA", "BBB")
+    }
     assert not np.isfinite(bars["AAA"][0])
 
 

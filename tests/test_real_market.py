@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_bars import places, refuses, repairs, suspicions
+from made_strategies import does
 from numpy.testing import assert_allclose, assert_array_equal
 
-from finpod import Costs, MarketData, Strategy, backtest, load_market
+from finpod import Costs, MarketData, backtest, load_market
 from finpod.market.coverage import missing_during
 from finpod.market.universe import read_members
 
@@ -180,20 +181,13 @@ def test_members_of_a_window_without_prices(market):
     assert market.manifest["coverage"]["2019"] == pytest.approx(0.9877, abs=1e-4)
 
 
-class Keep(Strategy):
-    def __init__(self, ticker):
-        self.ticker = ticker
-
-    def decide(self, view):
-        return {self.ticker: 1.0} if view.step == 0 else None
-
-
 @pytest.mark.parametrize(("name", "fill"), [("DELL", "open"), ("YHOO", "close")])
 def test_b08_a_delisted_asset_becomes_cash_at_the_last_price(market, name, fill):
     column, last = market.tickers.index(name), market.row_of(DELISTED[name])
     members = np.flatnonzero(market.member[:, column])
     start, end = market.dates[[members[members <= last][-60], last + 20]]
-    result = backtest(Keep(name), market, start=start, end=end, costs=Costs(fee_bps=0), fill=fill)
+    keep = does(lambda view: {name: 1.0} if view.step == 0 else None)
+    result = backtest(keep, market, start=start, end=end, costs=Costs(fee_bps=0), fill=fill)
     assert result.equity.notna().all()
     gone = result.trades[result.trades["kind"] == "delisted"]
     assert list(gone["ticker"]) == [name]

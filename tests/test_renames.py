@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_bars import places, refuses, repairs, suspicions
+from made_commands import run
 from numpy.testing import assert_allclose, assert_array_equal
 
 from finpod import DataError, InputError, load_market
-from finpod.cli import main
 from finpod.market.renames import bundled_renames
 from finpod.market.universe import families
 
@@ -19,6 +19,7 @@ rows = np.arange(80)
 DAY = pd.Timestamp("2022-06-09")
 """FB became META on this day."""
 ALONE = {"benchmark": None, "calendar": None}
+DATED = [rename for rename in bundled_renames() if rename.day is not None]
 
 
 def walk(seed=0, first=190.0):
@@ -40,9 +41,7 @@ def market_of(*tables, **options):
     return load_market(pd.concat([*tables, bars("AAA", walk(1, 50.0))], ignore_index=True), **{**ALONE, **options})
 
 
-@pytest.mark.parametrize(
-    "rename", [rename for rename in bundled_renames() if rename.day is not None], ids=lambda rename: rename.old
-)
+@pytest.mark.parametrize("rename", DATED, ids=lambda rename: rename.old)
 def test_g11_every_bundled_rename_joins(rename):
     days = pd.bdate_range(pd.Timestamp(rename.day) - pd.Timedelta(days=20), periods=30)
     market = load_market(bars(np.where(days < rename.day, rename.old, rename.new), 50 + rows[:30] / 10, days), **ALONE)
@@ -51,7 +50,7 @@ def test_g11_every_bundled_rename_joins(rename):
 
 
 def test_the_table_is_by_date_and_without_circles():
-    days = [rename.day for rename in bundled_renames() if rename.day is not None]
+    days = [rename.day for rename in DATED]
     assert days == sorted(days)
     assert {symbol for chain in families() for symbol in chain[:-1]} == {rename.old for rename in bundled_renames()}
 
@@ -108,10 +107,9 @@ def test_g11_days_on_which_both_symbols_have_the_same_price_count_once():
 def test_g11_an_old_symbol_that_another_company_took_keeps_its_later_bars(tmp_path):
     days = pd.bdate_range("2022-04-04", "2022-09-30")
     later = bars("FB", 30.0 + rows[:40] / 10, days[days >= "2022-08-08"][:40])
-    (tmp_path / "members.csv").write_text(
-        "ticker,from,to_exclusive\nFB,2013-12-20,2022-06-09\nMETA,2022-06-09,\nAAA,2020-01-01,\n"
-    )
-    market = market_of(renamed()[DAYS < "2022-07-20"], later, members=tmp_path / "members.csv")
+    members = tmp_path / "members.csv"
+    members.write_text("ticker,from,to_exclusive\nFB,2013-12-20,2022-06-09\nMETA,2022-06-09,\nAAA,2020-01-01,\n")
+    market = market_of(renamed()[DAYS < "2022-07-20"], later, members=members)
     assert market.tickers == ("AAA", "FB", "META")
     new, other = market.has_bar[:, 2], market.has_bar[:, 1]
     assert_array_equal(market.close[new, 2], walk()[DAYS < "2022-07-20"])
@@ -220,12 +218,11 @@ def test_g11_a_level_that_changes_across_a_gap_is_flagged(before, after, gap, fl
     assert NEW_LEVEL not in suspicions(market_of(table))  # a listed split explains the level
 
 
-def test_a_run_goes_on_with_the_renames_it_was_begun_with(apart, capsys):
+def test_a_run_goes_on_with_the_renames_it_was_begun_with(apart):
     renamed("OLD", "NEW").to_csv("bars.csv", index=False)
     (apart / "renames.csv").write_text("old,new\nOLD,NEW\n")
     one = load_market("bars.csv", renames="renames.csv", **ALONE)
     assert one.origin == {"path": str(apart / "bars.csv"), "renames": str(apart / "renames.csv"), **ALONE}
     assert load_market(**one.origin).content_hash == one.content_hash
-    with pytest.raises(SystemExit, match="0"):
-        main(["data", "check", "bars.csv", "--renames", "renames.csv", "--calendar", "none", "--benchmark", "none"])
-    assert "NEW 2022-06-09 ticker OLD -> NEW" in capsys.readouterr().out
+    checked = run("data check bars.csv --renames renames.csv --calendar none --benchmark none")
+    assert (checked.code, "NEW 2022-06-09 ticker OLD -> NEW" in checked.out) == (0, True)

@@ -41,12 +41,10 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def work(trained, tmp_path, monkeypatch):
+def work(trained, apart, monkeypatch):
     """A folder to work in, with strategies/hop."""
-    shutil.copytree(trained, tmp_path / "strategies" / "hop")
-    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, apart / "strategies" / "hop")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    return tmp_path
 
 
 def images(content):

@@ -1,20 +1,11 @@
 """`MarketView`: the data visible to a decision."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from made_errors import refused
-from made_markets import NAN, make_market, random_market
+from made_markets import NAN, last_move, make_market, random_market
 
 from finpod.strategy import FeatureTable, MarketView, Strategy, top_k
-
-
-def changes(market):
-    table = np.full(market.shape, NAN)
-    table[1:] = market.close[1:] / market.close[:-1] - 1
-    return table
 
 
 def test_windows_end_at_the_decision_row_and_are_padded_with_nan():
@@ -32,8 +23,8 @@ def test_windows_end_at_the_decision_row_and_are_padded_with_nan():
 
 def test_nothing_a_view_gives_can_be_written_to():
     view = MarketView(random_market(days=10), 2, held=np.full(5, 0.1))
-    windows = (view.closes(5), view.opens(5), view.benchmark(5), view.window(5, changes))
-    for array in (*windows, view.tradable, view.member, view.held, view.features(changes)):
+    windows = (view.closes(5), view.opens(5), view.benchmark(5), view.window(5, last_move))
+    for array in (*windows, view.tradable, view.member, view.held, view.features(last_move)):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
@@ -43,17 +34,17 @@ def test_features_of_the_decision_day_are_computed_once_for_all_rows():
 
     def counted(market):
         calls.append(1)
-        return changes(market)
+        return last_move(market)
 
     table = FeatureTable(market)
     for row in range(10):
         view = MarketView(market, row, table=table)
-        np.testing.assert_array_equal(view.features([counted])[:, 0], changes(market)[row].astype(np.float32))
+        np.testing.assert_array_equal(view.features([counted])[:, 0], last_move(market)[row].astype(np.float32))
     assert table.get(counted)[0] == ("counted",)
     assert len(calls) == 1
     view = MarketView(market, 4)
-    np.testing.assert_array_equal(view.window(6, [changes])[1:, :, 0], changes(market)[:5].astype(np.float32))
-    assert np.isnan(view.window(6, [changes])[0]).all()
+    np.testing.assert_array_equal(view.window(6, [last_move])[1:, :, 0], last_move(market)[:5].astype(np.float32))
+    assert np.isnan(view.window(6, [last_move])[0]).all()
     assert view.features().shape == (5, len(view.feature_names))
     lacking = view.left_out("published")  # these bars have no highs and lows
     assert set(lacking) == {"cci_30", "dx_30"}
@@ -80,9 +71,3 @@ def test_top_k_ranks_nan_last_and_ties_by_column():
 def test_a_strategy_is_called_after_its_class_unless_it_says_otherwise():
     plain, named = type("Own", (Strategy,), {}), type("Own", (Strategy,), {"name": "by another name"})
     assert (plain.name, named.name, type("Below", (named,), {}).name) == ("Own", "by another name", "Below")
-
-
-def test_strategies_and_rules_load_no_torch_and_no_pandas():
-    heavy = {"torch", "pandas", "skfolio", "scipy", "sklearn"}
-    check = f"import sys, finpod.rules; finpod.Strategy, finpod.top_k; sys.exit(bool({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

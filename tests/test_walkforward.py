@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +10,7 @@ from made_agents import CONFIG, FEATURES, SMALL
 from made_errors import refusal
 from made_markets import random_market
 from made_tournaments import content, names
+from test_schedule import FIRST, LENGTHS, backtest
 
 import finpod
 from finpod import CheckpointError, InputError, StrategyError, walk_forward
@@ -22,10 +22,7 @@ from finpod.walkforward import retraining
 from finpod.walkforward.schedule import schedule
 from finpod.walkforward.strategy import rank_correlation, with_segments
 
-LENGTHS = {"train": 60, "validation": 30, "test": 40, "hold": 2}
 TINY = {**LENGTHS, **SMALL, "features": FEATURES, "config": CONFIG, "agents": 1, "rounds": 1, "keep": 1, "steps": 1}
-FIRST = 130
-backtest = partial(finpod.backtest, examine=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,9 +117,8 @@ def test_the_result_tells_what_each_segment_earned(market, done):
         assert np.prod([1 + line[kind] for line in lines]) == pytest.approx(curve.iloc[-1] / curve.iloc[0], rel=1e-9)
     second = market.window(*lines[1]["test"].split(" to "))
     part = slice(second[0] - FIRST, second[1] - FIRST + 2)
-    over = np.subtract(
-        *(curve.iloc[part].pct_change().dropna() for curve in (result.equity, result.equal_weight_equity))
-    )
+    own, equal = (curve.iloc[part].pct_change().dropna() for curve in (result.equity, result.equal_weight_equity))
+    over = own - equal
     ratio = finpod.metrics(returns=over, periods_per_year=result.periods_per_year).sharpe
     error = sharpe_error(over.to_numpy(), periods_per_year=result.periods_per_year)
     assert lines[1]["out_of_sample_score"] == pytest.approx(ratio - error, rel=1e-9)

@@ -54,10 +54,13 @@ class Listing:
         """The JSON of a chart over [first, stop) seconds; None if there is nothing in the range."""
         close = pd.Series(self.close, self.stamps(), dtype=float)
         opens = (close * 0.99).round(4) if self.open is None else pd.Series(self.open, close.index)
-        table = pd.DataFrame(
-            {"open": opens, "high": np.maximum(opens, close) + 1, "low": np.minimum(opens, close) * 0.98}
+        table = pd.DataFrame({"open": opens, "high": np.maximum(opens, close) + 1})
+        table = table.assign(
+            low=np.minimum(opens, close) * 0.98,
+            close=close,
+            volume=self.volume or close * 0 + 1000,
+            adjclose=self.adjclose or close,
         )
-        table = table.assign(close=close, volume=self.volume or close * 0 + 1000, adjclose=self.adjclose or close)
         table = table[(table.index >= first) & (table.index < stop)].astype(object).where(table.notna(), None)
         if table.empty:
             return None
