@@ -34,14 +34,11 @@ def two_names():
     return make_market(close, open=np.vstack([close[:1], close[:-1]]))
 
 
-@pytest.mark.parametrize(
-    ("rows", "fee", "gains", "gaining"),
-    [
-        ([[0.5, 0.5]], 0, {"A": 100, "B": -50}, 0.5),  # 50 shares of each at 10
-        ([[0.5, 0.5]], 100, {"A": (0.2 - 0.01) * 500 / 1.01, "B": -0.11 * 500 / 1.01}, 0.5),  # 1 % of each purchase
-        ([[0.5, 0], None, [0, 0.5]], 0, {"A": 100, "B": 0}, 1.0),  # A sold at 12 for B, which neither gains nor loses
-    ],
-)
+@pytest.mark.parametrize(("rows", "fee", "gains", "gaining"), [
+    ([[0.5, 0.5]], 0, {"A": 100, "B": -50}, 0.5),  # 50 shares of each at 10
+    ([[0.5, 0.5]], 100, {"A": (0.2 - 0.01) * 500 / 1.01, "B": -0.11 * 500 / 1.01}, 0.5),  # 1 % of each purchase
+    ([[0.5, 0], None, [0, 0.5]], 0, {"A": 100, "B": 0}, 1.0),  # A sold at 12 for B, which neither gains nor loses
+])  # fmt: skip
 def test_contributions_by_hand(rows, fee, gains, gaining):
     found = attribute(backtest(plan(*rows), two_names(), costs=Costs(fee_bps=fee), cash=1000))
     assert found.contributions == pytest.approx(gains, abs=1e-9)
@@ -69,14 +66,11 @@ def test_size_of_bets_by_hand():
     assert found.invested == pytest.approx((1 + 0.8 + 0) / 3)
 
 
-@pytest.mark.parametrize(
-    ("rows", "days"),
-    [
-        ([[1, 0], [0, 1], [1, 0]], 1),
-        ([[0.5, 0.5], None, [0, 0.5]], 2.5),  # 0.5 for two closes, 0.5 for three
-        ([[0.5, 0.5], [0.5, 0], [0.5, 0.5]], (3 * 0.5 + 2 * 0.5) / 1.5),
-    ],
-)
+@pytest.mark.parametrize(("rows", "days"), [
+    ([[1, 0], [0, 1], [1, 0]], 1),
+    ([[0.5, 0.5], None, [0, 0.5]], 2.5),  # 0.5 for two closes, 0.5 for three
+    ([[0.5, 0.5], [0.5, 0], [0.5, 0.5]], (3 * 0.5 + 2 * 0.5) / 1.5),
+])  # fmt: skip
 def test_holding_days_by_hand(rows, days):
     assert attribute(backtest(plan(*rows), flat_market(10, 10), costs=FREE)).holding_days == pytest.approx(days)
 
@@ -169,17 +163,14 @@ def market():
     return make_market(close, open=np.vstack([close[:1], close[:-1]]), benchmark=close[:, 0])
 
 
-@pytest.mark.parametrize(
-    ("strategy", "code", "data"),
-    [
-        (constant(0, 0, 0, 0, 0, 0), "never_traded", {}),
-        (constant(0.01, 0.01, 0.01, 0, 0, 0), "all_cash", {"cash": 0.97}),
-        (constant(0.97, 0, 0, 0, 0, 0.01), "one_asset", {"share": 0.99}),
-        (load_strategy("buy-and-hold"), "one_trading_day", {}),
-        (constant(*[0.8 / 6] * 6), "constant_cash", {"cash": 0.2}),
-        (untrained, "closet_equal_weight", {"tracking_error": 0.003}),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "code", "data"), [
+    (constant(0, 0, 0, 0, 0, 0), "never_traded", {}),
+    (constant(0.01, 0.01, 0.01, 0, 0, 0), "all_cash", {"cash": 0.97}),
+    (constant(0.97, 0, 0, 0, 0, 0.01), "one_asset", {"share": 0.99}),
+    (load_strategy("buy-and-hold"), "one_trading_day", {}),
+    (constant(*[0.8 / 6] * 6), "constant_cash", {"cash": 0.2}),
+    (untrained, "closet_equal_weight", {"tracking_error": 0.003}),
+])  # fmt: skip
 def test_degenerate_policies_are_named_first(market, strategy, code, data):
     first = flags(backtest(strategy, market, costs=FREE))[0]
     assert (first.code, first.data) == (

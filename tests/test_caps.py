@@ -41,20 +41,17 @@ def test_both_caps_hold_on_random_targets():
     assert torch.equal(only[moved < 0.25 - CLOSE], target[moved < 0.25 - CLOSE])
 
 
-@pytest.mark.parametrize(
-    ("target", "held", "max_weight", "max_turnover", "expected"),
-    [
-        ([0.7, 0.2, 0.1], [0, 0, 0], 0.5, None, [0.5, 1 / 3, 1 / 6]),
-        ([0.7, 0.3, 0.0], [0, 0, 0], 0.25, None, [0.25, 0.25, 0.0]),
-        ([0.0, 1.0], [1.0, 0.0], None, 1.0, [0.5, 0.5]),  # the part of the way that is allowed
-        ([0.5, 0.5], [0.4, 0.6], None, 0.2, [0.5, 0.5]),
-        # A stands at 0.8 under a cap of 0.5: it is sold first, which leaves 0.1 of 0.4, and nothing of 0.2
-        ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.4, [0.5, 0.2 - 0.2 / 7, 0.5 / 7]),
-        ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.2, [0.5, 0.2, 0.0]),
-        ([0.0, 0.0], [0.1, 0.1], 0.3, 0.25, [0.0, 0.0]),
-        ([torch.nan] * 3, [0.9, 0, 0], 0.3, 0.25, [torch.nan] * 3),  # no decision
-    ],
-)
+@pytest.mark.parametrize(("target", "held", "max_weight", "max_turnover", "expected"), [
+    ([0.7, 0.2, 0.1], [0, 0, 0], 0.5, None, [0.5, 1 / 3, 1 / 6]),
+    ([0.7, 0.3, 0.0], [0, 0, 0], 0.25, None, [0.25, 0.25, 0.0]),
+    ([0.0, 1.0], [1.0, 0.0], None, 1.0, [0.5, 0.5]),  # the part of the way that is allowed
+    ([0.5, 0.5], [0.4, 0.6], None, 0.2, [0.5, 0.5]),
+    # A stands at 0.8 under a cap of 0.5: it is sold first, which leaves 0.1 of 0.4, and nothing of 0.2
+    ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.4, [0.5, 0.2 - 0.2 / 7, 0.5 / 7]),
+    ([0.5, 0.0, 0.5], [0.8, 0.2, 0.0], 0.5, 0.2, [0.5, 0.2, 0.0]),
+    ([0.0, 0.0], [0.1, 0.1], 0.3, 0.25, [0.0, 0.0]),
+    ([torch.nan] * 3, [0.9, 0, 0], 0.3, 0.25, [torch.nan] * 3),  # no decision
+])  # fmt: skip
 def test_what_the_caps_make_of_a_target(target, held, max_weight, max_turnover, expected):
     weights = within_caps(t(*target), t(*held), max_weight, max_turnover)
     assert_close(weights, t(*expected), rtol=0, atol=1e-12, equal_nan=True)

@@ -142,16 +142,13 @@ def test_a_row_on_a_holiday_is_dropped_and_its_split_falls_on_the_next_session()
     assert len(alone(bars).dates) == 7
 
 
-@pytest.mark.parametrize(
-    ("date", "hour", "calendar", "kept"),
-    [
-        ("2024-03-28", 11, "XNYS", 0),
-        ("2024-03-28", 17, "XNYS", 1),
-        ("2023-11-24", 12, "XNYS", 0),  # a half day
-        ("2023-11-24", 14, "XNYS", 1),
-        ("2023-11-25", 23, None, 0),
-    ],
-)
+@pytest.mark.parametrize(("date", "hour", "calendar", "kept"), [
+    ("2024-03-28", 11, "XNYS", 0),
+    ("2024-03-28", 17, "XNYS", 1),
+    ("2023-11-24", 12, "XNYS", 0),  # a half day
+    ("2023-11-24", 14, "XNYS", 1),
+    ("2023-11-25", 23, None, 0),
+])  # fmt: skip
 def test_b26_the_bar_of_an_unfinished_session_is_left_out(date, hour, calendar, kept):
     bars = frame(days=[pd.Timestamp("2023-11-22"), pd.Timestamp(date)])
     now = pd.Timestamp(date).to_pydatetime().replace(hour=hour, tzinfo=NEW_YORK)

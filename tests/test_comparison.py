@@ -132,14 +132,11 @@ def test_pairs_are_differences_of_the_figures_whatever_runs_stand_beside_them(th
     assert compare([run(1), run(3)]).pairs[0].cagr == pytest.approx(three.pairs[1].cagr, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "reason"),
-    [
-        (run(1), run(1, strategy="poor", equity=run(1).equity.to_numpy() / 1e3), "same"),
-        (run(1, days=12), run(2, days=12), "short"),
-        (run(1), run(2, equity=np.append(run(2).equity[:60], np.zeros(41))), "ruined"),
-    ],
-)
+@pytest.mark.parametrize(("one", "two", "reason"), [
+    (run(1), run(1, strategy="poor", equity=run(1).equity.to_numpy() / 1e3), "same"),
+    (run(1, days=12), run(2, days=12), "short"),
+    (run(1), run(2, equity=np.append(run(2).equity[:60], np.zeros(41))), "ruined"),
+])  # fmt: skip
 def test_a13_pairs_without_an_interval_say_why(one, two, reason):
     found = compare([one, two])
     pair = found.pairs[0]
@@ -167,15 +164,12 @@ def test_rivals_are_shown_once_or_named_after_their_runs(three):
     assert list(compare(without).rivals) == ["equal weight"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "what", "shown"),
-    [
-        ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"),
-        ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
-        ({"equity": run(2).equity.to_numpy() / 10}, "cash", "100,000 (s2)"),
-        ({"risk_free": 0.02}, "risk_free", "2 % (s2)"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "what", "shown"), [
+    ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"),
+    ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
+    ({"equity": run(2).equity.to_numpy() / 10}, "cash", "100,000 (s2)"),
+    ({"risk_free": 0.02}, "risk_free", "2 % (s2)"),
+])  # fmt: skip
 def test_terms_that_differ_make_it_unfair(changes, what, shown):
     found = compare([run(1), run(2, **changes)])
     ((names, text, grave),) = notes_of(found)
@@ -212,27 +206,21 @@ def test_d12_the_luck_of_choosing_counts_all_the_candidates():
     assert 0 < min(found.chance.values()) < compare([*search, run(1)]).chance[5]
 
 
-@pytest.mark.parametrize(
-    ("strategies", "names", "labels"),
-    [
-        ("aab", ["x", "y", "z"], ["x", "y", "b"]),
-        ("aba", ["b", "y", "z"], ["b (1)", "b (2)", "z"]),
-        ("aa", None, ["a (1)", "a (2)"]),
-    ],
-)
+@pytest.mark.parametrize(("strategies", "names", "labels"), [
+    ("aab", ["x", "y", "z"], ["x", "y", "b"]),
+    ("aba", ["b", "y", "z"], ["b (1)", "b (2)", "z"]),
+    ("aa", None, ["a (1)", "a (2)"]),
+])  # fmt: skip
 def test_every_run_has_a_name_of_its_own(strategies, names, labels):
     found = compare([run(seed, days=30, strategy=name) for seed, name in enumerate(strategies)], names=names)
     assert list(found.runs) == labels
 
 
-@pytest.mark.parametrize(
-    ("runs", "options", "value"),
-    [
-        ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "fewer than two sessions"),
-        ([run(1), run(2, periods_per_year=252 * 6)], {}, "s2 has several returns"),
-        ([run(1), run(2)], {"names": ["a", "b", "c"]}, "3 names for 2 runs"),
-        ([part(run(1), 30, 80), run(2, equity=np.append(run(2).equity[:10], np.zeros(91)))], {}, "s2 was ruined"),
-    ],
-)
+@pytest.mark.parametrize(("runs", "options", "value"), [
+    ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "fewer than two sessions"),
+    ([run(1), run(2, periods_per_year=252 * 6)], {}, "s2 has several returns"),
+    ([run(1), run(2)], {"names": ["a", "b", "c"]}, "3 names for 2 runs"),
+    ([part(run(1), 30, 80), run(2, equity=np.append(run(2).equity[:10], np.zeros(91)))], {}, "s2 was ruined"),
+])  # fmt: skip
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, options, value):
     refused(value, compare, runs, **options)

@@ -38,18 +38,15 @@ def test_b18_a_split_is_applied_to_prices_and_volumes():
 
 
 @pytest.mark.parametrize("split", [7.0, 0.1, 1.5])
-@pytest.mark.parametrize(
-    ("prices", "adjusted", "repaired"),
-    [
-        ("as traded", "none", LACKING),
-        ("as traded", "once", None),
-        ("as traded", "lacking", LACKING),
-        ("as traded", "twice", TWICE),
-        ("adjusted", "none", None),
-        ("adjusted", "once", None),
-        ("adjusted", "twice", TWICE),
-    ],
-)
+@pytest.mark.parametrize(("prices", "adjusted", "repaired"), [
+    ("as traded", "none", LACKING),
+    ("as traded", "once", None),
+    ("as traded", "lacking", LACKING),
+    ("as traded", "twice", TWICE),
+    ("adjusted", "none", None),
+    ("adjusted", "once", None),
+    ("adjusted", "twice", TWICE),
+])  # fmt: skip
 def test_a_split_counts_once_whatever_the_file_has_done_with_it(split, prices, adjusted, repaired):
     """Closes as traded or adjusted, and an adjusted close without the split, with it, or with it twice."""
     right, past = walk(100.0), rows < 6
@@ -119,20 +116,17 @@ def test_g06_ambiguous_splits_follow_a_sibling(split, before, after, right, sibl
         assert (repairs(market), suspicions(market)) == ({}, {UNDECIDED: [("AAA", "2024-01-09")]})
 
 
-@pytest.mark.parametrize(
-    ("close", "splits", "adjusted", "right", "repaired", "suspected"),
-    [
-        # the vendor's adjusted close has both splits, the clear one, or none
-        ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [80] * 5 + [92, 92], [80] * 5 + [92, 92], {}, {}),
-        ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [100] * 5 + [92, 92], [80] * 5 + [92, 92], {LACKING: 1}, {}),
-        ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [*AFTER_FOUR, 92, 92], [80] * 5 + [92, 92], {LACKING: 2}, {}),
-        # a split of 4 that the closes lack, one of 3 that they contain, and an ambiguous one: each is judged alone
-        ([400, 400, 100, 100, 100, 100, 100, 100, 92], {2: 4.0, 5: 3.0, 8: 1.25}, None, [100] * 8 + [92], {LACKING: 1},
-         {UNDECIDED: [("AAA", "2024-01-04"), ("AAA", "2024-01-09"), ("AAA", "2024-01-12")]}),
-        # the jump of the first split is not taken for the second, applied to a part of the history
-        ([400, 200, 200, 160, 160], {1: 2.0, 3: 2.0}, None, [100, 100, 100, 160, 160], {LACKING: 2}, {}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("close", "splits", "adjusted", "right", "repaired", "suspected"), [
+    # the vendor's adjusted close has both splits, the clear one, or none
+    ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [80] * 5 + [92, 92], [80] * 5 + [92, 92], {}, {}),
+    ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [100] * 5 + [92, 92], [80] * 5 + [92, 92], {LACKING: 1}, {}),
+    ([*AFTER_FOUR, 92, 92], {2: 4.0, 5: 1.25}, [*AFTER_FOUR, 92, 92], [80] * 5 + [92, 92], {LACKING: 2}, {}),
+    # a split of 4 that the closes lack, one of 3 that they contain, and an ambiguous one: each is judged alone
+    ([400, 400, 100, 100, 100, 100, 100, 100, 92], {2: 4.0, 5: 3.0, 8: 1.25}, None, [100] * 8 + [92], {LACKING: 1},
+     {UNDECIDED: [("AAA", "2024-01-04"), ("AAA", "2024-01-09"), ("AAA", "2024-01-12")]}),
+    # the jump of the first split is not taken for the second, applied to a part of the history
+    ([400, 200, 200, 160, 160], {1: 2.0, 3: 2.0}, None, [100, 100, 100, 160, 160], {LACKING: 2}, {}),
+])  # fmt: skip
 def test_g06_several_splits_and_an_adjusted_close(close, splits, adjusted, right, repaired, suspected):
     bars = with_splits(close, splits)
     market = alone(bars if adjusted is None else bars.assign(adj_close=np.array(adjusted, dtype=float)))
@@ -210,18 +204,15 @@ CLOSE, SPECIAL = traded(0.9)[0], traded(60.0)[0]
 USUAL = 1 - 0.9 / CLOSE[4]
 
 
-@pytest.mark.parametrize(
-    ("close", "dividend", "factor", "right", "repaired"),
-    [
-        (CLOSE, 0.9, USUAL, USUAL, None),
-        (CLOSE, 0.9, CLOSE[5] / (CLOSE[5] + 0.9), CLOSE[5] / (CLOSE[5] + 0.9), None),
-        (CLOSE, 0.9, 1.0, USUAL, "dividends added to the adjusted close"),
-        (CLOSE, 0.9, USUAL**2, USUAL, "dividends applied twice, taken out once"),
-        (SPECIAL, 60.0, 1 - 60 / SPECIAL[4], SPECIAL[5] / (SPECIAL[5] + 60),
-         "special dividends reinvested at the close of their day"),
-        (CLOSE, 0.9, 1 - 0.5 / CLOSE[4], 1 - 0.5 / CLOSE[4], "adj_close and the listed dividend disagree"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("close", "dividend", "factor", "right", "repaired"), [
+    (CLOSE, 0.9, USUAL, USUAL, None),
+    (CLOSE, 0.9, CLOSE[5] / (CLOSE[5] + 0.9), CLOSE[5] / (CLOSE[5] + 0.9), None),
+    (CLOSE, 0.9, 1.0, USUAL, "dividends added to the adjusted close"),
+    (CLOSE, 0.9, USUAL**2, USUAL, "dividends applied twice, taken out once"),
+    (SPECIAL, 60.0, 1 - 60 / SPECIAL[4], SPECIAL[5] / (SPECIAL[5] + 60),
+     "special dividends reinvested at the close of their day"),
+    (CLOSE, 0.9, 1 - 0.5 / CLOSE[4], 1 - 0.5 / CLOSE[4], "adj_close and the listed dividend disagree"),
+])  # fmt: skip
 def test_an_adjusted_close_has_the_dividend_by_one_of_two_formulas(close, dividend, factor, right, repaired):
     """Another step is repaired where it is certainly wrong, otherwise kept and reported."""
     past = rows < 5

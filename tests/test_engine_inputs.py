@@ -79,24 +79,21 @@ def gives(decision):
     return does(lambda view: decision)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"),
-        (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
-        (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"),
-        (gives({"A": 0.5, "ZZZ": 0.1}), "does on 2024-01-01 .*ZZZ"),
-        (gives("all of it"), "does on 2024-01-01 .*str"),
-        (gives({"A": "half"}), "does on 2024-01-01 .*dict"),
-        (gives(pd.Series([0.1, 0.2], index=["A", "A"])), "does on 2024-01-01 .*A twice"),
-        (raises(KeyError("A\nB")), r"does failed on 2024-01-01: KeyError: 'A\\nB'$"),
-        (raises(SystemExit(0)), "does failed on 2024-01-01: SystemExit"),
-        (does(lambda view: view.volumes(3)), r"does failed on 2024-01-01: volumes\(3\)"),
-        (Strategy(), "failed on 2024-01-01: NotImplementedError"),
-        *((does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
-        (does(None, every=0), "every 0 sessions"),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "message"), [
+    (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"),
+    (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
+    (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"),
+    (gives({"A": 0.5, "ZZZ": 0.1}), "does on 2024-01-01 .*ZZZ"),
+    (gives("all of it"), "does on 2024-01-01 .*str"),
+    (gives({"A": "half"}), "does on 2024-01-01 .*dict"),
+    (gives(pd.Series([0.1, 0.2], index=["A", "A"])), "does on 2024-01-01 .*A twice"),
+    (raises(KeyError("A\nB")), r"does failed on 2024-01-01: KeyError: 'A\\nB'$"),
+    (raises(SystemExit(0)), "does failed on 2024-01-01: SystemExit"),
+    (does(lambda view: view.volumes(3)), r"does failed on 2024-01-01: volumes\(3\)"),
+    (Strategy(), "failed on 2024-01-01: NotImplementedError"),
+    *((does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
+    (does(None, every=0), "every 0 sessions"),
+])  # fmt: skip
 def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
     refused(message, backtest, strategy, flat_market(10, 10), error=StrategyError)
 
@@ -111,39 +108,33 @@ def test_c20_a_short_position_is_refused_as_long_only():
 HALVES = np.ones((4, 2)) / 2
 
 
-@pytest.mark.parametrize(
-    ("wrong", "value"),
-    [
-        (HALVES[:3], r"\(3, 2\)"),
-        (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
-        (pd.DataFrame(HALVES, pd.date_range("2024-01-03", periods=4), ["A", "B"]), "2024-01-"),
-        (pd.DataFrame(HALVES, columns=["A", "B"]), "index"),
-        (EqualWeight, "EqualWeight"),
-        ("momentum", "'momentum'"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "value"), [
+    (HALVES[:3], r"\(3, 2\)"),
+    (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
+    (pd.DataFrame(HALVES, pd.date_range("2024-01-03", periods=4), ["A", "B"]), "2024-01-"),
+    (pd.DataFrame(HALVES, columns=["A", "B"]), "index"),
+    (EqualWeight, "EqualWeight"),
+    ("momentum", "'momentum'"),
+])  # fmt: skip
 def test_what_is_no_strategy_is_refused(wrong, value):
     refused(value, backtest, wrong, make_market(np.full((4, 2), 10.0)), about="strategy")
 
 
-@pytest.mark.parametrize(
-    ("options", "argument", "value"),
-    [
-        ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
-        ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
-        ({"start": "2030-01-01"}, "start", "2030-01-01"),
-        ({"start": "soon"}, "start", "soon"),
-        ({"cash": NAN}, "cash", "nan"),
-        ({"delisting_return": "x"}, "delisting_return", "x"),
-        ({"fill": "noon"}, "fill", "noon"),
-        ({"risk_free": 5}, "risk_free", "5"),
-        ({"costs": 10}, "costs", "10"),
-        ({"name": 5}, "name", "5"),
-        ({"opened": 0}, "opened", "0"),
-        ({"fast": True}, "fast", "True"),
-        ({"market": "sample"}, "market", "str"),
-    ],
-)
+@pytest.mark.parametrize(("options", "argument", "value"), [
+    ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
+    ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
+    ({"start": "2030-01-01"}, "start", "2030-01-01"),
+    ({"start": "soon"}, "start", "soon"),
+    ({"cash": NAN}, "cash", "nan"),
+    ({"delisting_return": "x"}, "delisting_return", "x"),
+    ({"fill": "noon"}, "fill", "noon"),
+    ({"risk_free": 5}, "risk_free", "5"),
+    ({"costs": 10}, "costs", "10"),
+    ({"name": 5}, "name", "5"),
+    ({"opened": 0}, "opened", "0"),
+    ({"fast": True}, "fast", "True"),
+    ({"market": "sample"}, "market", "str"),
+])  # fmt: skip
 def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):
     never = does(lambda view: pytest.fail("it was asked"))
     refused(value, backtest, never, about=argument, **{"market": make_market([10] * 6), **options})

@@ -40,20 +40,17 @@ def shown(market, ticker="AAA", column="pe"):
     return market.extra[column][:, market.tickers.index(ticker)].tolist()
 
 
-@pytest.mark.parametrize(
-    ("known_at", "first"),
-    [
-        ("", "2024-07-02"),
-        ("2024-07-02 16:00:01", "2024-07-03"),
-        ("2024-07-02 4:30 PM", "2024-07-03"),
-        ("2024-07-02T20:00:00Z", "2024-07-02"),
-        ("2024-07-03 13:01", "2024-07-05"),  # a half day
-        ("2024-07-04", "2024-07-05"),  # a holiday
-        ("2024-07-06 10:00", "2024-07-08"),  # a weekend
-        ("2024-06-20", "2024-07-01"),  # before the first row, and before its date: a forecast
-        ("2024-07-09 16:01", None),
-    ],
-)
+@pytest.mark.parametrize(("known_at", "first"), [
+    ("", "2024-07-02"),
+    ("2024-07-02 16:00:01", "2024-07-03"),
+    ("2024-07-02 4:30 PM", "2024-07-03"),
+    ("2024-07-02T20:00:00Z", "2024-07-02"),
+    ("2024-07-03 13:01", "2024-07-05"),  # a half day
+    ("2024-07-04", "2024-07-05"),  # a holiday
+    ("2024-07-06 10:00", "2024-07-08"),  # a weekend
+    ("2024-06-20", "2024-07-01"),  # before the first row, and before its date: a forecast
+    ("2024-07-09 16:01", None),
+])  # fmt: skip
 def test_g21_a_value_is_shown_from_the_first_session_that_closes_at_or_after_its_known_at(known_at, first):
     market = load(pe(("2024-07-02", "AAA", 7.0, known_at), ("2024-07-01", "BBB", 1.0, "")))
     start = len(DAYS) if first is None else DAYS.index(first)
@@ -186,31 +183,28 @@ def test_the_manifest_counts_what_was_read_and_what_is_never_shown():
 KNOWN = "2024-07-02 10:00"
 
 
-@pytest.mark.parametrize(
-    ("extra", "error", "word"),
-    [
-        (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
-        (pd.DataFrame({"date": ["2024-07-01"], "VIX": [1.0], "aaa": [1.0]}), DataError, "aaa"),
-        (pd.concat({"pe": TABLE}, axis=1), DataError, "two levels"),
-        (pe(("2024-07-01", "AAA", 1.0, KNOWN), ("2024-07-01", "AAA", 2.0, KNOWN)), DataError, KNOWN),
-        (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
-        (TABLE.assign(roe=NAN), DataError, "roe"),
-        (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
-        (TABLE.iloc[:0], DataError, "no row"),
-        (TABLE.drop(columns="pe"), DataError, "date, ticker"),
-        (TABLE.drop(columns="date"), DataError, "no column date"),
-        (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
-        (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
-        (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),
-        (TABLE.assign(roe=1.0).set_axis(["date", "ticker", "pe", "pe"], axis=1), DataError, "pe"),
-        (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
-        (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"),
-        ([TABLE, TABLE], InputError, "pe"),
-        ("nowhere.csv", InputError, "nowhere.csv"),
-        (7, InputError, "extra is of type int"),
-        (pd.Series([1.0, 2.0]), InputError, "extra is of type Series; pass series.to_frame('NAME')"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "error", "word"), [
+    (pe(("2024-07-01", "ZZZ", 1.0)), DataError, "ZZZ"),
+    (pd.DataFrame({"date": ["2024-07-01"], "VIX": [1.0], "aaa": [1.0]}), DataError, "aaa"),
+    (pd.concat({"pe": TABLE}, axis=1), DataError, "two levels"),
+    (pe(("2024-07-01", "AAA", 1.0, KNOWN), ("2024-07-01", "AAA", 2.0, KNOWN)), DataError, KNOWN),
+    (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
+    (TABLE.assign(roe=NAN), DataError, "roe"),
+    (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
+    (TABLE.iloc[:0], DataError, "no row"),
+    (TABLE.drop(columns="pe"), DataError, "date, ticker"),
+    (TABLE.drop(columns="date"), DataError, "no column date"),
+    (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
+    (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
+    (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),
+    (TABLE.assign(roe=1.0).set_axis(["date", "ticker", "pe", "pe"], axis=1), DataError, "pe"),
+    (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
+    (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"),
+    ([TABLE, TABLE], InputError, "pe"),
+    ("nowhere.csv", InputError, "nowhere.csv"),
+    (7, InputError, "extra is of type int"),
+    (pd.Series([1.0, 2.0]), InputError, "extra is of type Series; pass series.to_frame('NAME')"),
+])  # fmt: skip
 def test_bad_tables_end_in_one_line(extra, error, word):
     refuses(lambda: load(extra), word, error=error)
 

@@ -253,21 +253,18 @@ def infinite(market):
     return np.where((np.arange(DAYS)[:, None] == 7) & (np.arange(NAMES) == 2), np.inf, market.close)
 
 
-@pytest.mark.parametrize(
-    ("features", "kind", "value"),
-    [
-        ("momentum_12_l", InputError, "did you mean momentum_12_1"),
-        ([3], InputError, "3"),
-        ([], InputError, "empty"),
-        (lambda market: market.close, InputError, "<lambda>"),
-        (feature("wrong", lambda market: market.close[0]), InputError, r"wrong .*\(6,\)"),
-        ([feature("twin", lambda market: market.close) for _ in range(2)], InputError, "twin"),
-        (feature("mine", lambda market: 1 / 0), InputError, "mine .*ZeroDivisionError"),
-        (feature("broken", infinite), DataError, "broken of C on 2015-01-08"),
-        ("beta_252", InputError, r"beta_252 .*100\.0%"),
-        (feature("flat", lambda market: market.close * 0 + 1), InputError, "flat"),
-    ],
-)
+@pytest.mark.parametrize(("features", "kind", "value"), [
+    ("momentum_12_l", InputError, "did you mean momentum_12_1"),
+    ([3], InputError, "3"),
+    ([], InputError, "empty"),
+    (lambda market: market.close, InputError, "<lambda>"),
+    (feature("wrong", lambda market: market.close[0]), InputError, r"wrong .*\(6,\)"),
+    ([feature("twin", lambda market: market.close) for _ in range(2)], InputError, "twin"),
+    (feature("mine", lambda market: 1 / 0), InputError, "mine .*ZeroDivisionError"),
+    (feature("broken", infinite), DataError, "broken of C on 2015-01-08"),
+    ("beta_252", InputError, r"beta_252 .*100\.0%"),
+    (feature("flat", lambda market: market.close * 0 + 1), InputError, "flat"),
+])  # fmt: skip
 def test_features_that_cannot_be_used(market, features, kind, value):
     caught = refused(value, build_panel, market, features, fit=(0, 100), error=kind)
     assert kind is DataError or caught.argument == "features"
@@ -293,14 +290,11 @@ def test_a_given_scaling_is_used_unchanged_and_travels_as_json(market):
     np.testing.assert_allclose(panel.features, build_panel(market, fit=(0, 280)).features, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("trained", "features", "value"),
-    [
-        (["return_5", "return_63"], ["return_5", "beta_252"], "beta_252, return_63"),
-        (["return_5", "return_63"], ["return_63", "return_5"], "return_5, return_63"),
-        (price, None, "price"),
-    ],
-)
+@pytest.mark.parametrize(("trained", "features", "value"), [
+    (["return_5", "return_63"], ["return_5", "beta_252"], "beta_252, return_63"),
+    (["return_5", "return_63"], ["return_63", "return_5"], "return_5, return_63"),
+    (price, None, "price"),
+])  # fmt: skip
 def test_a_scaling_of_other_features_is_refused(market, trained, features, value):
     scaling = build_panel(market, trained, fit=(0, 200)).scaling
     refused(value, build_panel, market, features, scaling=scaling, error=CheckpointError)

@@ -114,16 +114,13 @@ def change(bars):
     pq.write_table(table.set_column(table.column_names.index("close"), "close", [close]), bars)
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        (lambda bars, manifest, content: bars.write_bytes(bars.read_bytes()[:500]), "is damaged"),
-        (lambda bars, manifest, content: change(bars), "does not have the hash"),
-        (lambda bars, manifest, content: manifest.write_text(manifest.read_text()[:100]), "is damaged"),
-        (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"tickers": None})), "is damaged"),
-        (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"format": 99})), "format 99"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "message"), [
+    (lambda bars, manifest, content: bars.write_bytes(bars.read_bytes()[:500]), "is damaged"),
+    (lambda bars, manifest, content: change(bars), "does not have the hash"),
+    (lambda bars, manifest, content: manifest.write_text(manifest.read_text()[:100]), "is damaged"),
+    (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"tickers": None})), "is damaged"),
+    (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"format": 99})), "format 99"),
+])  # fmt: skip
 def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault, message):
     folder = save_snapshot(market, tmp_path / "three")
     manifest = folder / "manifest.json"
@@ -195,15 +192,12 @@ def test_spells_may_repeat_overlap_and_lie_outside(members):
     assert membership.during(dates[0], dates[-1]) == ("A",)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
-        (HEAD, r"members\.csv"),
-        (HEAD + "A,,2020-01-01\n", "from of A is ''"),
-        (HEAD + "A,2020-01-02,2020-01-02\n", "A ends on 2020-01-02"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
+    (HEAD, r"members\.csv"),
+    (HEAD + "A,,2020-01-01\n", "from of A is ''"),
+    (HEAD + "A,2020-01-02,2020-01-02\n", "A ends on 2020-01-02"),
+])  # fmt: skip
 def test_unusable_membership_files(members, text, value):
     refused(value, read_members, members(text), error=DataError)
 
@@ -262,16 +256,13 @@ def test_each_index_has_its_members_benchmark_and_calendar(name, fewest, most):
     assert len(market.manifest["missing"]) >= listed["2024-02-01"] - 3
 
 
-@pytest.mark.parametrize(
-    ("index", "tickers", "dates", "expected"),
-    [
-        ("nasdaq100", ["WTW", "TCOM"], ["2014-12-31", "2015-06-01", "2015-12-21", "2018-12-24", "2020-04-30"],
-         ["11", "00", "01", "11", "01"]),
-        # Monster Worldwide was MWW later on, not Monster Beverage; Philip Morris Companies is MO today, not PM
-        ("nasdaq100", ["MWW", "MNST"], ["2006-06-01", "2008-01-02", "2009-01-05", "2012-01-03"], ["10", "11", "01", "01"]),
-        ("dow30", ["MO", "PM"], ["2002-01-02", "2005-01-03", "2009-01-05"], ["10", "10", "00"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("index", "tickers", "dates", "expected"), [
+    ("nasdaq100", ["WTW", "TCOM"], ["2014-12-31", "2015-06-01", "2015-12-21", "2018-12-24", "2020-04-30"],
+     ["11", "00", "01", "11", "01"]),
+    # Monster Worldwide was MWW later on, not Monster Beverage; Philip Morris Companies is MO today, not PM
+    ("nasdaq100", ["MWW", "MNST"], ["2006-06-01", "2008-01-02", "2009-01-05", "2012-01-03"], ["10", "11", "01", "01"]),
+    ("dow30", ["MO", "PM"], ["2002-01-02", "2005-01-03", "2009-01-05"], ["10", "10", "00"]),
+])  # fmt: skip
 def test_known_errors_of_the_index_package_are_corrected(index, tickers, dates, expected):
     grid = index_members(index).grid(stamps(*dates), tickers).astype(int)
     assert ["".join(map(str, row)) for row in grid] == expected

@@ -41,23 +41,20 @@ def test_a_file_with_several_needs_a_name(write):
         refused(message, load_strategy, spec, error=StrategyError)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("from finpod.rules import Momentum\n", "mine.py defines no strategy"),
-        ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
-        ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
-        ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
-        (
-            "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
-            r"(line 4: ZeroDivisionError: division by zero)",
-        ),
-        (
-            "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        finpod.load_market('gone.csv')\n",
-            "there is no market gone.csv",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("from finpod.rules import Momentum\n", "mine.py defines no strategy"),
+    ("x = 1\ndef f(:\n", "mine.py cannot be run: line 2: SyntaxError: invalid syntax"),
+    ("def f():\n    raise ValueError('two\\nlines')\nf()\n", "line 2: ValueError: two"),
+    ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+    (
+        "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        self.k = 1 / 0\n",
+        r"(line 4: ZeroDivisionError: division by zero)",
+    ),
+    (
+        "import finpod\nclass A(finpod.Strategy):\n    def __init__(self):\n        finpod.load_market('gone.csv')\n",
+        "there is no market gone.csv",
+    ),
+])  # fmt: skip
 def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
     path = write(text)
     raised = refused("", load_strategy, path, error=FinpodError)

@@ -101,15 +101,12 @@ def test_a_last_line_that_a_crash_cut_short_is_written_over(store, cut):
     assert not TrialLog(store).torn
 
 
-@pytest.mark.parametrize(
-    "hurt",
-    [
-        lambda lines: [*lines[:1], lines[1].replace(b"note", b"nite"), *lines[2:]],
-        lambda lines: lines[:1] + lines[2:],  # a line that is missing
-        lambda lines: [*lines[:1], b"\xff\xfe\n", *lines[2:]],
-        lambda lines: [*lines[:1], line_of([1, 2]), *lines[2:]],
-    ],
-)
+@pytest.mark.parametrize("hurt", [
+    lambda lines: [*lines[:1], lines[1].replace(b"note", b"nite"), *lines[2:]],
+    lambda lines: lines[:1] + lines[2:],  # a line that is missing
+    lambda lines: [*lines[:1], b"\xff\xfe\n", *lines[2:]],
+    lambda lines: [*lines[:1], line_of([1, 2]), *lines[2:]],
+])  # fmt: skip
 def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt):
     damage(store, b"".join(hurt(written(store).splitlines(keepends=True))))
     before = store.read(NAME)
@@ -142,20 +139,17 @@ def of_kind(records, kind, number=0):
     return records[position(records, kind, number)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "number", "change", "told"),
-    [
-        ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma of trial"),
-        ("draw", 1, lambda one: one.update(seen=9), "after 9 trials"),
-        ("draw", 1, lambda one: one["jobs"].append({}), "copied of trial 2"),
-        ("submit", 2, lambda one: one.update(steps=UPDATE), "its round ends at"),
-        ("submit", 2, lambda one: one.update(score=99.0), "99.0"),
-        ("submit", 2, lambda one: one.update(trial=-1), "trial -1"),
-        ("checkpoint", 1, lambda one: one.update(steps=10**6), "1000000 steps"),
-        ("end", 0, lambda one: one.update(trials=3), "3 trials"),
-        ("end", 0, lambda one: one.update(kind="ended"), "'ended'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "number", "change", "told"), [
+    ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma of trial"),
+    ("draw", 1, lambda one: one.update(seen=9), "after 9 trials"),
+    ("draw", 1, lambda one: one["jobs"].append({}), "copied of trial 2"),
+    ("submit", 2, lambda one: one.update(steps=UPDATE), "its round ends at"),
+    ("submit", 2, lambda one: one.update(score=99.0), "99.0"),
+    ("submit", 2, lambda one: one.update(trial=-1), "trial -1"),
+    ("checkpoint", 1, lambda one: one.update(steps=10**6), "1000000 steps"),
+    ("end", 0, lambda one: one.update(trials=3), "3 trials"),
+    ("end", 0, lambda one: one.update(kind="ended"), "'ended'"),
+])  # fmt: skip
 def test_the_first_line_that_does_not_follow_is_named(log, kind, number, change, told):
     line = position(records_of(log), kind, number)
     rewritten(log, lambda records: change(of_kind(records, kind, number)))

@@ -39,20 +39,17 @@ def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
     assert np.isnat(gap.last_bar[1])
 
 
-@pytest.mark.parametrize(
-    ("changes", "value"),
-    [
-        ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 .*2024-01-03"),
-        ({"dates": DATES[::-1]}, "2024-01-08 .*2024-01-05"),
-        ({"tickers": ("A", "A")}, "A appears twice"),
-        ({"close": CLOSE[:, :1]}, r"close .*\(4, 1\).*\(4, 2\)"),
-        ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
-        ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
-        ({"benchmark_close": np.ones(3)}, r"benchmark_close .*\(3,\)"),
-        ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 sessions"),
-        ({"close": np.full((4, 2), np.nan)}, "all closes of 2 assets"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "value"), [
+    ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 .*2024-01-03"),
+    ({"dates": DATES[::-1]}, "2024-01-08 .*2024-01-05"),
+    ({"tickers": ("A", "A")}, "A appears twice"),
+    ({"close": CLOSE[:, :1]}, r"close .*\(4, 1\).*\(4, 2\)"),
+    ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
+    ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
+    ({"benchmark_close": np.ones(3)}, r"benchmark_close .*\(3,\)"),
+    ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 sessions"),
+    ({"close": np.full((4, 2), np.nan)}, "all closes of 2 assets"),
+])  # fmt: skip
 def test_impossible_markets(changes, value):
     refused(value, small, error=DataError, **changes)
 
@@ -104,13 +101,9 @@ def test_the_hash_is_one_of_content():
     assert small().content_hash == small(manifest={"source": "elsewhere"}).content_hash
     assert small(close=np.where(np.isnan(CLOSE), -np.nan, CLOSE)).content_hash == small().content_hash
     different = [
-        {"close": CLOSE * (1 + 1e-15)},
-        {"benchmark": "SPY"},
-        {"tickers": ("A", "C")},
-        {"open": CLOSE},
-        {"member": np.zeros((4, 2), dtype=bool)},
-        {"dates": DATES + np.timedelta64(1, "D")},
-    ]
+        {"close": CLOSE * (1 + 1e-15)}, {"benchmark": "SPY"}, {"tickers": ("A", "C")}, {"open": CLOSE},
+        {"member": np.zeros((4, 2), dtype=bool)}, {"dates": DATES + np.timedelta64(1, "D")},
+    ]  # fmt: skip
     assert len({small(**changes).content_hash for changes in (*different, {})}) == 7
 
 

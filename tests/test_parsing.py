@@ -22,21 +22,18 @@ def test_b32_unit_of_dates(unit):
     assert days.astype("datetime64[s]").astype(int)[0] == 1704153600
 
 
-@pytest.mark.parametrize(
-    ("stamps", "offsets"),
-    [
-        (NEW_YORK, SEASONS),
-        (["2024-01-02T23:30:00+09:00", "2024-07-02T00:00:00+0900"], ("+09:00",)),
-        (["2024-01-02T23:30:00.000Z", "2024-07-02 00:00 UTC"], ("+00:00",)),
-        (pd.DatetimeIndex(["2024-01-02 16:00", "2024-07-02 16:00"]), ()),
-        ([pd.Timestamp("2024-01-02").date(), pd.Timestamp("2024-07-02").date()], ()),
-        (pd.PeriodIndex(["2024-01-02", "2024-07-02"], freq="D"), ()),
-        (["2-Jan-24", "2-Jul-24"], ()),
-        (["Jan 02, 2024", "July 2, 2024"], ()),
-        (["20240102", "20240702"], ()),
-        (["2024-01-02 12:30:30.5", "2024-07-02 4:30 PM"], ()),
-    ],
-)
+@pytest.mark.parametrize(("stamps", "offsets"), [
+    (NEW_YORK, SEASONS),
+    (["2024-01-02T23:30:00+09:00", "2024-07-02T00:00:00+0900"], ("+09:00",)),
+    (["2024-01-02T23:30:00.000Z", "2024-07-02 00:00 UTC"], ("+00:00",)),
+    (pd.DatetimeIndex(["2024-01-02 16:00", "2024-07-02 16:00"]), ()),
+    ([pd.Timestamp("2024-01-02").date(), pd.Timestamp("2024-07-02").date()], ()),
+    (pd.PeriodIndex(["2024-01-02", "2024-07-02"], freq="D"), ()),
+    (["2-Jan-24", "2-Jul-24"], ()),
+    (["Jan 02, 2024", "July 2, 2024"], ()),
+    (["20240102", "20240702"], ()),
+    (["2024-01-02 12:30:30.5", "2024-07-02 4:30 PM"], ()),
+])  # fmt: skip
 def test_stamps_become_the_day_of_their_own_clock(stamps, offsets):
     days, *others = parse_dates(pd.Series(stamps), "a file")
     assert_array_equal(days, JULY)
@@ -50,35 +47,29 @@ def test_times_of_intraday_bars_are_those_of_new_york(text):
     assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
 
 
-@pytest.mark.parametrize(
-    ("text", "day_first", "expected"),
-    [
-        (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
-        (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),
-        (["12/8/2017 16:00:00", "12/11/2017 16:00:00"], False, ["2017-12-08", "2017-12-11"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "day_first", "expected"), [
+    (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
+    (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),
+    (["12/8/2017 16:00:00", "12/11/2017 16:00:00"], False, ["2017-12-08", "2017-12-11"]),
+])  # fmt: skip
 def test_day_or_month_first_is_decided_by_the_whole_column(text, day_first, expected):
     days, _, reading = parse_dates(pd.Series(text), "a file", day_first=day_first)
     assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
     assert reading == f"dates read {'day' if expected[0] == '2024-04-03' else 'month'} first, such as {text[0]}"
 
 
-@pytest.mark.parametrize(
-    ("dates", "day_first", "wrong"),
-    [
-        ([45293], None, "45293"),
-        ([20240102, 45293], None, "45293"),
-        (["2024-01-02", "2024-02-30"], None, "'2024-02-30'"),
-        (pd.Series(["2500-01-02"], dtype="datetime64[s]"), None, "2500-01-02"),
-        (["2024-01-02 24:00"], None, "'2024-01-02 24:00'"),
-        (["2024-01-02 16:00 EST"], None, "'2024-01-02 16:00 EST'"),
-        (pd.DatetimeIndex(["2024-01-02", None]), None, "row 2"),
-        (["03/04/2024", "05/06/2024"], None, "'03/04/2024'"),
-        (["13/04/2024", "05/16/2024"], None, "'05/16/2024'"),
-        (["03/04/2024", "03/13/2024"], True, "'03/13/2024'"),
-    ],
-)
+@pytest.mark.parametrize(("dates", "day_first", "wrong"), [
+    ([45293], None, "45293"),
+    ([20240102, 45293], None, "45293"),
+    (["2024-01-02", "2024-02-30"], None, "'2024-02-30'"),
+    (pd.Series(["2500-01-02"], dtype="datetime64[s]"), None, "2500-01-02"),
+    (["2024-01-02 24:00"], None, "'2024-01-02 24:00'"),
+    (["2024-01-02 16:00 EST"], None, "'2024-01-02 16:00 EST'"),
+    (pd.DatetimeIndex(["2024-01-02", None]), None, "row 2"),
+    (["03/04/2024", "05/06/2024"], None, "'03/04/2024'"),
+    (["13/04/2024", "05/16/2024"], None, "'05/16/2024'"),
+    (["03/04/2024", "03/13/2024"], True, "'03/13/2024'"),
+])  # fmt: skip
 def test_unreadable_dates_end_in_one_line(dates, day_first, wrong):
     refuses(lambda: parse_dates(pd.Series(dates), "a file", day_first=day_first), wrong)
 
@@ -90,17 +81,14 @@ def test_numbers_and_volumes_in_thousands_and_millions():
     assert_array_equal(parse_numbers(text, "volume", "a file"), [1.5e6, 12e3, 1234, np.nan, 2.25e9, np.nan, np.nan])
 
 
-@pytest.mark.parametrize(
-    ("prices", "volumes", "mark"),
-    [
-        (["12,34", "1.234,50"], ["1.234.567"], ","),
-        (["1.234"], ["12,345"], "."),
-        (["12.345", "13"], ["100"], "."),
-        (["1\u00a0234,567", "1\u00a0234,5"], [], ","),
-        (["1.0e+01"], ["1,234"], "."),
-        ([None, "null"], ["1,5M"], ","),
-    ],
-)
+@pytest.mark.parametrize(("prices", "volumes", "mark"), [
+    (["12,34", "1.234,50"], ["1.234.567"], ","),
+    (["1.234"], ["12,345"], "."),
+    (["12.345", "13"], ["100"], "."),
+    (["1\u00a0234,567", "1\u00a0234,5"], [], ","),
+    (["1.0e+01"], ["1,234"], "."),
+    ([None, "null"], ["1,5M"], ","),
+])  # fmt: skip
 def test_the_decimal_mark_is_what_all_numbers_show(prices, volumes, mark):
     columns = [(field, pd.Series(text, dtype=object)) for field, text in (("close", prices), ("volume", volumes))]
     assert decimal_mark(columns, None, "a file") == mark
@@ -124,19 +112,16 @@ def test_words_for_a_missing_value_are_no_tickers_and_whole_numbers_are():
     assert list(parse_tickers(pd.Series([10107.0, 14593.0]), "a file")[0]) == ["10107", "14593"]
 
 
-@pytest.mark.parametrize(
-    ("label", "name"),
-    [
-        *(
-            (" Aapl ", "AAPL"),
-            ("brk.b", "BRK-B"),
-            ("BRK/B", "BRK-B"),
-            ("RCI.B.TO", "RCI-B.TO"),
-            ("rci/b.to", "RCI-B.TO"),
-        ),
-        *(("BTC/usd", "BTC-USD"), ("0700.hk", "0700.HK"), (10107, "10107")),
-        *((label, label) for label in ["VOD.L", "SAN.F", "7203.T", "600000.SS", "^GSPC", "ES=F", "BRK_B"]),
-    ],
-)
+@pytest.mark.parametrize(("label", "name"), [
+    *(
+        (" Aapl ", "AAPL"),
+        ("brk.b", "BRK-B"),
+        ("BRK/B", "BRK-B"),
+        ("RCI.B.TO", "RCI-B.TO"),
+        ("rci/b.to", "RCI-B.TO"),
+    ),
+    *(("BTC/usd", "BTC-USD"), ("0700.hk", "0700.HK"), (10107, "10107")),
+    *((label, label) for label in ["VOD.L", "SAN.F", "7203.T", "600000.SS", "^GSPC", "ES=F", "BRK_B"]),
+])  # fmt: skip
 def test_g09_the_one_spelling_of_a_ticker(label, name):
     assert normal_ticker(label) == normal_ticker(name) == name

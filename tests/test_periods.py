@@ -57,30 +57,27 @@ def market_on(dates, seed=0):
     return MarketData(dates=dates, tickers=("A", "B", "C"), close=close, benchmark_close=close.mean(axis=1))
 
 
-@pytest.mark.parametrize(
-    ("dates", "expected", "note"),
-    [
-        (sessions(30), 252, None),
-        (sessions(20, first="2019-12-20"), 252, None),  # three holidays in a month
-        (days("2024-01-01", 30, "B"), 252, None),  # six weeks from a Monday to a Friday are 39 days
-        (SHANGHAI, 252, None),  # 243 of them in most years
-        (days("2020-01-01", 731), 365, None),
-        (sessions(20, every=2), 126, None),
-        (days("2020-01-05", 30, "7D"), 52, None),
-        (days("2015-01-31", 40, "BME"), 12, None),
-        (days("1990-12-31", 30, "YE"), 1, None),
-        # too few dates for a measurement, but regular ones
-        (["2024-06-28", "2024-07-05", "2024-07-11", "2024-07-19", "2024-07-26"], 52, None),  # a holiday on a Friday
-        (["2024-05-31", "2024-06-28", "2024-07-31", "2024-08-30"], 12, None),  # last sessions, 28, 33 and 30 days apart
-        (["2020-01-31", "2020-02-28", "2020-03-31", "2020-05-29", "2020-06-30"], 12, None),  # April is missing
-        # too few dates, and not regular
-        ([], 252, "0 dates over 0 days"),
-        (sessions(19), 252, "19 dates over 27 days"),
-        (days("2024-01-31", 3, "ME"), 252, "3 dates over 60 days"),  # two gaps are no rule
-        (sessions(300, first="2012-01-03", every=3), 84, "unusual"),
-        (days("1990-12-31", 30, "2YE"), 0.5, "unusual"),
-    ],
-)
+@pytest.mark.parametrize(("dates", "expected", "note"), [
+    (sessions(30), 252, None),
+    (sessions(20, first="2019-12-20"), 252, None),  # three holidays in a month
+    (days("2024-01-01", 30, "B"), 252, None),  # six weeks from a Monday to a Friday are 39 days
+    (SHANGHAI, 252, None),  # 243 of them in most years
+    (days("2020-01-01", 731), 365, None),
+    (sessions(20, every=2), 126, None),
+    (days("2020-01-05", 30, "7D"), 52, None),
+    (days("2015-01-31", 40, "BME"), 12, None),
+    (days("1990-12-31", 30, "YE"), 1, None),
+    # too few dates for a measurement, but regular ones
+    (["2024-06-28", "2024-07-05", "2024-07-11", "2024-07-19", "2024-07-26"], 52, None),  # a holiday on a Friday
+    (["2024-05-31", "2024-06-28", "2024-07-31", "2024-08-30"], 12, None),  # last sessions, 28, 33 and 30 days apart
+    (["2020-01-31", "2020-02-28", "2020-03-31", "2020-05-29", "2020-06-30"], 12, None),  # April is missing
+    # too few dates, and not regular
+    ([], 252, "0 dates over 0 days"),
+    (sessions(19), 252, "19 dates over 27 days"),
+    (days("2024-01-31", 3, "ME"), 252, "3 dates over 60 days"),  # two gaps are no rule
+    (sessions(300, first="2012-01-03", every=3), 84, "unusual"),
+    (days("1990-12-31", 30, "2YE"), 0.5, "unusual"),
+])  # fmt: skip
 def test_bars_a_year_are_usual_numbers_or_come_with_a_note(dates, expected, note):
     found = measure(np.array(dates, dtype="datetime64[ns]"))
     assert (found.sessions_per_year, found.bars_per_session) == (pytest.approx(expected, abs=0.01), 1)
@@ -176,20 +173,17 @@ def test_numbers_that_cannot_be_are_refused(number, tmp_path):
 DAYS = pd.DatetimeIndex(sessions(4))
 
 
-@pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        (DAYS[[0, 1, 2, 2]], "2024-01-04 is followed by 2024-01-04"),
-        (DAYS[:3].append(pd.DatetimeIndex([pd.NaT])), "no date at position 3"),
-        (DAYS.strftime("%Y-%m-%d")[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
-        (DAYS.tz_localize("Asia/Tokyo")[[0, 1, 2, 2]], "2024-01-04.* is followed by 2024-01-04"),
-        (pd.Index(DAYS, dtype="timestamp[us][pyarrow]")[[1, 0, 2, 3]], "2024-01-03.* is followed by 2024-01-02"),
-        ([0, 1, 0, 1], "1 is followed by 0"),
-        (["Jan 2020", "Feb 2020", "Mar 2020", "Apr 2020"], "'Jan 2020'"),
-        ([20240131, 20240229, 20240331, 20240430], "20240131"),
-        ([pd.Timestamp("2024-01-02", tz=zone) for zone in ("UTC", "Asia/Tokyo", "UTC", "UTC")], "2024-01-02"),
-    ],
-)
+@pytest.mark.parametrize(("index", "message"), [
+    (DAYS[[0, 1, 2, 2]], "2024-01-04 is followed by 2024-01-04"),
+    (DAYS[:3].append(pd.DatetimeIndex([pd.NaT])), "no date at position 3"),
+    (DAYS.strftime("%Y-%m-%d")[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
+    (DAYS.tz_localize("Asia/Tokyo")[[0, 1, 2, 2]], "2024-01-04.* is followed by 2024-01-04"),
+    (pd.Index(DAYS, dtype="timestamp[us][pyarrow]")[[1, 0, 2, 3]], "2024-01-03.* is followed by 2024-01-02"),
+    ([0, 1, 0, 1], "1 is followed by 0"),
+    (["Jan 2020", "Feb 2020", "Mar 2020", "Apr 2020"], "'Jan 2020'"),
+    ([20240131, 20240229, 20240331, 20240430], "20240131"),
+    ([pd.Timestamp("2024-01-02", tz=zone) for zone in ("UTC", "Asia/Tokyo", "UTC", "UTC")], "2024-01-02"),
+])  # fmt: skip
 def test_g07_labels_that_are_no_dates_in_order_are_refused(index, message):
     for call in (
         lambda values: metrics(values + 1),
@@ -272,13 +266,10 @@ def assert_empyrical(figures, returns, number):
     assert {name: figures[name] for name in expected} == pytest.approx(expected, rel=1e-12, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("dates", "number", "calendar", "text"),
-    [
-        (days("2020-01-01", 731), 365, None, "365 sessions a year"),
-        (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars a year"),
-    ],
-)
+@pytest.mark.parametrize(("dates", "number", "calendar", "text"), [
+    (days("2020-01-01", 731), 365, None, "365 sessions a year"),
+    (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars a year"),
+])  # fmt: skip
 def test_g05_continuous_and_weekly_files_agree_with_empyrical(dates, number, calendar, text):
     market = finpod.load_market(table_of(dates, seed=3), calendar=calendar)
     result = finpod.backtest("buy-and-hold", market, costs=finpod.Costs(fee_bps=10))

@@ -38,16 +38,13 @@ def act(policy, features=FIGURES, state=STATE, among=AMONG):
     return policy(policy.encode(features, among.expand(features.shape[:-1])), state)
 
 
-@pytest.mark.parametrize(
-    ("order", "held", "expected"),
-    [
-        # half of hmax = 50 shares of each: 500 and 1500 of an account of 1000 share its cash; 1000 of no member do not
-        (0.5, [0.0, 0.0, 0.0, 0.0], [0.25, 0.0, 0.75, 0.0]),
-        (0.1, [0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.3, 0.0]),
-        # selling is free for all that have a price, and ends at nothing
-        (-0.1, [0.3, 0.3, 0.2, 0.2], [0.2, 0.1, 0.0, 0.2]),
-    ],
-)
+@pytest.mark.parametrize(("order", "held", "expected"), [
+    # half of hmax = 50 shares of each: 500 and 1500 of an account of 1000 share its cash; 1000 of no member do not
+    (0.5, [0.0, 0.0, 0.0, 0.0], [0.25, 0.0, 0.75, 0.0]),
+    (0.1, [0.0, 0.0, 0.0, 0.0], [0.1, 0.0, 0.3, 0.0]),
+    # selling is free for all that have a price, and ends at nothing
+    (-0.1, [0.3, 0.3, 0.2, 0.2], [0.2, 0.1, 0.0, 0.2]),
+])  # fmt: skip
 def test_share_orders_become_the_weights_they_lead_to(order, held, expected):
     policy = MarketPolicy(PolicySpec(features=FEATURES, action="shares"))
     with torch.no_grad():

@@ -25,13 +25,10 @@ def read(dirty):
     return lambda name, **options: load_market(dirty / name, benchmark=None, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "date", "expected"),
-    [
-        ("AAPL", "2020-08-31", pytest.approx(0.0339, abs=5e-5)),
-        ("KDP", "2018-07-10", pytest.approx((22.19 + 103.75) / 123.66 - 1)),
-    ],
-)
+@pytest.mark.parametrize(("name", "date", "expected"), [
+    ("AAPL", "2020-08-31", pytest.approx(0.0339, abs=5e-5)),
+    ("KDP", "2018-07-10", pytest.approx((22.19 + 103.75) / 123.66 - 1)),
+])  # fmt: skip
 def test_raw_prices_with_splits_and_dividends(dirty, read, tmp_path, name, date, expected):
     """Without its adjusted close, the file still says all: the series finpod makes is the vendor's."""
     table = pd.read_csv(dirty / f"vendor_raw_with_actions_{name}.csv")[::-1]
@@ -94,13 +91,10 @@ HALF = "bars rescaled, a split was applied to a part of the history"
 LACKING, ONCE = "dividends added to the adjusted close", "in adj_close once"
 
 
-@pytest.mark.parametrize(
-    ("name", "calendar", "offset", "kind", "last"),
-    [
-        ("yahoo_bad_split", "XTKS", "UTC+09:00", HALF, ("X", "2023-03-28", "close", 20710.0, 4142.0)),
-        ("yahoo_missing_dividend", "XPAR", "UTC+02:00", LACKING, ("X", "2023-06-02", "dividend", 0.7, ONCE)),
-    ],
-)
+@pytest.mark.parametrize(("name", "calendar", "offset", "kind", "last"), [
+    ("yahoo_bad_split", "XTKS", "UTC+09:00", HALF, ("X", "2023-03-28", "close", 20710.0, 4142.0)),
+    ("yahoo_missing_dividend", "XPAR", "UTC+02:00", LACKING, ("X", "2023-06-02", "dividend", 0.7, ONCE)),
+])  # fmt: skip
 def test_a_split_applied_to_half_of_the_history_and_a_missing_dividend(read, name, calendar, offset, kind, last):
     refuses(lambda: read(f"{name}.csv"), offset, "XNYS", argument="calendar")
     repaired, right = (read(f"{file}.csv", calendar=calendar, ticker="X") for file in (name, f"{name}_fixed"))

@@ -135,14 +135,11 @@ def test_g11_a_new_symbol_that_was_another_companys_is_left_alone():
 DIVIDEND, EARLIER = np.where(DAYS < "2022-07-01", 0.9, 1.0), np.where(DAYS < "2022-05-02", 0.8, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("factor", "lacking", "right"),
-    [
-        (np.where(DAYS < DAY, 1.0, DIVIDEND), "", DIVIDEND),  # the old symbol lacks a later dividend of the new one
-        (DIVIDEND, "", DIVIDEND),
-        (EARLIER * DIVIDEND, "META", EARLIER),
-    ],
-)
+@pytest.mark.parametrize(("factor", "lacking", "right"), [
+    (np.where(DAYS < DAY, 1.0, DIVIDEND), "", DIVIDEND),  # the old symbol lacks a later dividend of the new one
+    (DIVIDEND, "", DIVIDEND),
+    (EARLIER * DIVIDEND, "META", EARLIER),
+])  # fmt: skip
 def test_adjusted_closes_of_both_symbols_come_to_one_scale(factor, lacking, right):
     table = renamed(adj_close=walk() * factor)
     table.loc[table["ticker"] == lacking, "adj_close"] = np.nan
@@ -173,19 +170,16 @@ def test_g11_a_join_at_another_price_is_a_suspicion():
     assert suspicions(market)["renamed tickers that join at different prices"] == [("META", "2022-06-09")]
 
 
-@pytest.mark.parametrize(
-    ("renames", "error", "word"),
-    [
-        ({"FBB": "METTA"}, InputError, "FBB"),
-        ({"FB": "AAA", "AAA": "FB"}, InputError, "circular"),
-        (["FB", "META"], InputError, "['FB', 'META']"),
-        ("nowhere.csv", InputError, "nowhere.csv"),
-        ("old,new\n", DataError, "renames.csv"),
-        ("from,to\nFB,META\n", DataError, "old"),
-        ("old,new,date\nFB,META,06/09/2022\n", DataError, "'06/09/2022'"),
-        ("old,new\nFB,META\nFB,AAA\n", DataError, "FB"),
-    ],
-)
+@pytest.mark.parametrize(("renames", "error", "word"), [
+    ({"FBB": "METTA"}, InputError, "FBB"),
+    ({"FB": "AAA", "AAA": "FB"}, InputError, "circular"),
+    (["FB", "META"], InputError, "['FB', 'META']"),
+    ("nowhere.csv", InputError, "nowhere.csv"),
+    ("old,new\n", DataError, "renames.csv"),
+    ("from,to\nFB,META\n", DataError, "old"),
+    ("old,new,date\nFB,META,06/09/2022\n", DataError, "'06/09/2022'"),
+    ("old,new\nFB,META\nFB,AAA\n", DataError, "FB"),
+])  # fmt: skip
 def test_renames_that_cannot_be_used(renames, error, word, tmp_path):
     if isinstance(renames, str) and "\n" in renames:
         (tmp_path / "renames.csv").write_text(renames)

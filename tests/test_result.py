@@ -92,21 +92,18 @@ def alter(**fields):
     return damage
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (forget("result.json"), "has no backtest result"),
-        (write("result.json", "[]"), "has no backtest result"),
-        (write("result.json", '{"format": 3}'), "is damaged: result.json was changed"),
-        *((change(name), f"is damaged: {name} was changed") for name in sorted(FILES - {"run.json"})[2:]),
-        *((forget(name), f"is damaged: {name} is missing") for name in sorted(FILES - {"result.json"})),
-        (write("fan.parquet", "x"), "fan.parquet was changed"),
-        (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS was changed"),
-        (alter(costs={"bogus": 1}), "bogus"),
-        (alter(warnings=7), r"is damaged \("),
-        (alter(format=99), "has result format 99, not 3"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), [
+    (forget("result.json"), "has no backtest result"),
+    (write("result.json", "[]"), "has no backtest result"),
+    (write("result.json", '{"format": 3}'), "is damaged: result.json was changed"),
+    *((change(name), f"is damaged: {name} was changed") for name in sorted(FILES - {"run.json"})[2:]),
+    *((forget(name), f"is damaged: {name} is missing") for name in sorted(FILES - {"result.json"})),
+    (write("fan.parquet", "x"), "fan.parquet was changed"),
+    (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS was changed"),
+    (alter(costs={"bogus": 1}), "bogus"),
+    (alter(warnings=7), r"is damaged \("),
+    (alter(format=99), "has result format 99, not 3"),
+])  # fmt: skip
 def test_a_damaged_folder_is_one_line(tmp_path, saved, damage, message):
     folder = tmp_path / "run"
     shutil.copytree(saved, folder)
@@ -163,15 +160,12 @@ def test_a13_a_short_history_is_warned_of():
         assert ("short_history" in codes) == short
 
 
-@pytest.mark.parametrize(
-    ("manifest", "code", "data"),
-    [
-        ({"source": "simulated"}, "simulated", {"title": "no title"}),
-        ({"survivorship": True, "membership": "list of 2026"}, "survivorship", {"membership": "list of 2026"}),
-        ({"benchmark_kind": "price return"}, "price_return_benchmark", {"benchmark": "QQQ"}),
-        ({"missing": ["XYZ"]}, "missing_members", {"tickers": ["XYZ"], "count": 1}),
-    ],
-)
+@pytest.mark.parametrize(("manifest", "code", "data"), [
+    ({"source": "simulated"}, "simulated", {"title": "no title"}),
+    ({"survivorship": True, "membership": "list of 2026"}, "survivorship", {"membership": "list of 2026"}),
+    ({"benchmark_kind": "price return"}, "price_return_benchmark", {"benchmark": "QQQ"}),
+    ({"missing": ["XYZ"]}, "missing_members", {"tickers": ["XYZ"], "count": 1}),
+])  # fmt: skip
 def test_the_data_speak_for_themselves(manifest, code, data):
     assert ResultWarning(code, data) in backtest(EqualWeight(), flat(**manifest)).warnings
 
@@ -198,25 +192,22 @@ def row(text, label):
     return next(line for line in text.splitlines() if line.startswith(label)).removeprefix(label).split()
 
 
-@pytest.mark.parametrize(
-    ("written", "right"),
-    [
-        (percent(-1e-9), "0.00%"),
-        (percent(math.nan), "n/a"),
-        (percent(None), "n/a"),
-        (percent(-0.12344), "-12.34%"),
-        (percent(11.27), "1,127.00%"),
-        (percent(0.05, 1), "5.0%"),
-        (ratio(1.7468), "1.75"),
-        (ratio(-math.inf), "n/a"),
-        (figure(2.998002, "times"), "3.00x"),
-        (money(1_465_863.4), "1,465,863"),
-        (money(-0.001), "0.00"),
-        (money(12.5), "12.50"),
-        (figure(1104, "count"), "1,104"),
-        (percent(1e250), "1e+252%"),
-    ],
-)
+@pytest.mark.parametrize(("written", "right"), [
+    (percent(-1e-9), "0.00%"),
+    (percent(math.nan), "n/a"),
+    (percent(None), "n/a"),
+    (percent(-0.12344), "-12.34%"),
+    (percent(11.27), "1,127.00%"),
+    (percent(0.05, 1), "5.0%"),
+    (ratio(1.7468), "1.75"),
+    (ratio(-math.inf), "n/a"),
+    (figure(2.998002, "times"), "3.00x"),
+    (money(1_465_863.4), "1,465,863"),
+    (money(-0.001), "0.00"),
+    (money(12.5), "12.50"),
+    (figure(1104, "count"), "1,104"),
+    (percent(1e250), "1e+252%"),
+])  # fmt: skip
 def test_e07_figures_are_written_plainly(written, right):
     assert written == right
 

@@ -122,17 +122,14 @@ def test_several_seeds_go_on_where_they_were(market, tmp_path, slices):
 # --- settings that may change
 
 
-@pytest.mark.parametrize(
-    ("changes", "told", "forks"),
-    [
-        ({"agents": 4}, "plan.agents was 3 and is 4", True),
-        ({"config": replace(CONFIG, gamma=0.8)}, "config.gamma was 0.9 and is 0.8", True),
-        ({"features": ["return_5"]}, "task.features was ['return_5', 'volatility_21'] and is ['return_5']", False),
-        ({"costs": Costs(fee_bps=3)}, "task.trading.costs.fee_bps was 10.0 and is 3", False),
-        ({"seed": 8}, "seed 7", False),
-        ({"market": random_market(130, 6, gaps=0.02, seed=6)}, "task.training_data_hash was '", False),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told", "forks"), [
+    ({"agents": 4}, "plan.agents was 3 and is 4", True),
+    ({"config": replace(CONFIG, gamma=0.8)}, "config.gamma was 0.9 and is 0.8", True),
+    ({"features": ["return_5"]}, "task.features was ['return_5', 'volatility_21'] and is ['return_5']", False),
+    ({"costs": Costs(fee_bps=3)}, "task.trading.costs.fee_bps was 10.0 and is 3", False),
+    ({"seed": 8}, "seed 7", False),
+    ({"market": random_market(130, 6, gaps=0.02, seed=6)}, "task.training_data_hash was '", False),
+])  # fmt: skip
 def test_other_settings_are_refused_by_name_and_another_task_cannot_be_forked(market, out, changes, told, forks):
     place, said = out.with_name("tiny.unfinished"), []
     before, changes = content(place), dict(changes)

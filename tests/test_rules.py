@@ -67,14 +67,11 @@ def test_momentum_12_1_takes_the_strongest_tenth_of_the_year_without_its_last_mo
     assert decided("momentum-12-1", make_market(gap)).nonzero()[0].tolist() == [0, 4]  # a tie goes by column
 
 
-@pytest.mark.parametrize(
-    ("name", "weights"),
-    [
-        ("inverse-volatility", [2 / 3, 1 / 3]),  # deviations of 1 and 2 percent
-        ("hierarchical-risk-parity", [0.8, 0.2]),  # two clusters of one name share by variance, 1 to 4
-        ("minimum-variance", None),  # by one over the variance, which shrinkage draws toward the mean variance
-    ],
-)
+@pytest.mark.parametrize(("name", "weights"), [
+    ("inverse-volatility", [2 / 3, 1 / 3]),  # deviations of 1 and 2 percent
+    ("hierarchical-risk-parity", [0.8, 0.2]),  # two clusters of one name share by variance, 1 to 4
+    ("minimum-variance", None),  # by one over the variance, which shrinkage draws toward the mean variance
+])  # fmt: skip
 def test_weights_of_two_names_by_hand(name, weights):
     from sklearn.covariance import ledoit_wolf
 

@@ -58,16 +58,13 @@ def against(mean, sd=0.002, trials=1, **changes):
     return make_result(curve(own, made.equity.index), names=3, trials=trials, **changes)
 
 
-@pytest.mark.parametrize(
-    ("mean", "trials", "code"),
-    [
-        (0.00005, 1, Code.NOT_DISTINGUISHABLE),
-        (0.0008, 1, Code.MORE),
-        (-0.0008, 1, Code.WORSE),
-        (0.0003, 1, Code.MORE),
-        (0.0003, 400, Code.NOT_DISTINGUISHABLE),  # the best of many
-    ],
-)
+@pytest.mark.parametrize(("mean", "trials", "code"), [
+    (0.00005, 1, Code.NOT_DISTINGUISHABLE),
+    (0.0008, 1, Code.MORE),
+    (-0.0008, 1, Code.WORSE),
+    (0.0003, 1, Code.MORE),
+    (0.0003, 400, Code.NOT_DISTINGUISHABLE),  # the best of many
+])  # fmt: skip
 def test_noise_is_luck_an_edge_is_more_and_a_loss_is_worse(mean, trials, code):
     result = against(mean, trials=trials)
     spans = excess_growth(result)
@@ -226,18 +223,15 @@ class Waits(Strategy):
         return top_k(later / view.closes(1)[0], 1)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "passed", "told"),
-    [
-        (lambda market: Momentum(20, 3), True, []),
-        (Waits, False, [LOOKS, CAN]),
-        (Holds, False, [CAN]),
-        (lambda market: Holds(row for row in range(3)), None, ["failed"]),  # cannot be pickled
-        (lambda market: does(lambda view: None), None, ["no_decision"]),
-        (lambda market: does(lambda view: np.random.dirichlet(np.ones(8))), None, ["not_repeatable"]),
-        (lambda market: np.full((200, 8), 1 / 8), None, ["ready_weights"]),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "passed", "told"), [
+    (lambda market: Momentum(20, 3), True, []),
+    (Waits, False, [LOOKS, CAN]),
+    (Holds, False, [CAN]),
+    (lambda market: Holds(row for row in range(3)), None, ["failed"]),  # cannot be pickled
+    (lambda market: does(lambda view: None), None, ["no_decision"]),
+    (lambda market: does(lambda view: np.random.dirichlet(np.ones(8))), None, ["not_repeatable"]),
+    (lambda market: np.full((200, 8), 1 / 8), None, ["ready_weights"]),
+])  # fmt: skip
 def test_the_outcome_of_the_audit_is_in_warnings_verdicts_and_text(market, tmp_path, strategy, passed, told):
     result = finpod.backtest(strategy(market), market)
     result.save(tmp_path / "run")

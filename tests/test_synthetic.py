@@ -132,20 +132,10 @@ def test_only_a_daily_market_without_gaps_can_be_resampled():
     refused("days is 1;", resampled, REAL, days=1, seed=0)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"lookback": 10},
-        {"lookback": 5.0, "net_ratio": 1.0},
-        {"net_ratio": float("nan")},
-        {"net_ratio": 1.6, "names": 5},
-        {"net_ratio": 1.0, "signal": 0.1},
-        {"beta_premium": 1e9},
-        {"signal": True},
-        {"names": 2.5},
-        {"days": 1},
-        {"reversal": "no"},
-    ],
-)
+@pytest.mark.parametrize("arguments", [
+    {"lookback": 10}, {"lookback": 5.0, "net_ratio": 1.0}, {"net_ratio": float("nan")}, {"net_ratio": 1.6, "names": 5},
+    {"net_ratio": 1.0, "signal": 0.1}, {"beta_premium": 1e9}, {"signal": True}, {"names": 2.5}, {"days": 1},
+    {"reversal": "no"},
+])  # fmt: skip
 def test_arguments_that_are_refused_by_name(arguments):
     refused("", simulate_market, about=next(iter(arguments)), **arguments)

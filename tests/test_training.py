@@ -133,21 +133,18 @@ def test_names_that_are_never_members_are_left_out(market):
     refused("no member has a price", task_of, nobody)
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"learner": "sac9"}, "'sac9'"),
-        ({"colour": "red"}, "'colour'"),
-        ({"features": ["retrun_5"]}, "'retrun_5'; did you mean return_5?"),
-        ({"device": "abacus"}, "'abacus'"),
-        ({"hold": 70}, "the training window has 55 sessions"),
-        ({"hold": 30}, "the validation window has 19 sessions"),
-        ({"seeds": 0}, "seeds is 0"),
-        ({"threads": 0}, "threads is 0"),
-        ({"num_envs": None}, "num_envs is None"),
-        ({"train": (25, 85), "validation": (81, 100)}, "before training ends"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"learner": "sac9"}, "'sac9'"),
+    ({"colour": "red"}, "'colour'"),
+    ({"features": ["retrun_5"]}, "'retrun_5'; did you mean return_5?"),
+    ({"device": "abacus"}, "'abacus'"),
+    ({"hold": 70}, "the training window has 55 sessions"),
+    ({"hold": 30}, "the validation window has 19 sessions"),
+    ({"seeds": 0}, "seeds is 0"),
+    ({"threads": 0}, "threads is 0"),
+    ({"num_envs": None}, "num_envs is None"),
+    ({"train": (25, 85), "validation": (81, 100)}, "before training ends"),
+])  # fmt: skip
 def test_what_is_invalid_is_refused_in_one_line(market, tmp_path, changes, told):
     windows = {name: tuple(market.dates[list(changes[name])]) for name in ("train", "validation") if name in changes}
     assert told in refusal(market, tmp_path, **{**changes, **windows})
