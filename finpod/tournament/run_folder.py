@@ -317,7 +317,7 @@ def _lease(place: Store) -> Iterator[None]:
         text = place.read("lock")
     who, _, stamp = text.decode().rpartition("|")
     if who and time.time() - float(stamp) < LEASE:
-        raise InputError(f"{place.where} is in use by {who}; wait for it, or end it and {LEASE:.0f} s more")
+        raise InputError(f"{place.where} is in use by {who}; wait for it, or end it and wait {LEASE:.0f} s")
     over = threading.Event()
 
     def mark() -> None:

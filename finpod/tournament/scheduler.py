@@ -83,7 +83,7 @@ class Scheduler:
         """
         ended = self.board.log
         if ended and all(trial.state == "failed" for trial in ended):
-            raise FinpodError(f"every agent failed; correct the reason of the last failure: {ended[-1].reason}")
+            raise FinpodError(f"every agent failed; correct the cause of the last failure: {ended[-1].reason}")
         self.progress("choosing", 1.0)
         unread: set[int] = set()
         while True:

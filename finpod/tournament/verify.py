@@ -51,7 +51,7 @@ class _Derived(TrialLog):
         elif self.evolver is None:
             self._require(False, "comes before the line with the settings of the tournament")
         elif kind == "draw":
-            return self._draw(self.evolver, record)  # as recomputed
+            return self._draw(self.evolver, record)  # adds the recomputed trials
         elif kind == "end":
             stated = record["trials"]
             self._require(stated == ended, f"states that {stated} trials had ended, but {ended} had")

@@ -159,7 +159,7 @@ def _windows(
     if learnt < 0:
         train, validation = (f"{what}={lengths[what].length}{lengths[what].unit}" for what in ("train", "validation"))
         raise InputError(
-            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} before it; "
+            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} before start; "
             "start later, or take shorter windows",
             argument="start",
         )

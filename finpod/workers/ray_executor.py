@@ -62,7 +62,7 @@ class RayExecutor:
         self._ray = _ray()
         self._pods = pods
         self._running: dict[Any, str] = {}
-        self._since: dict[Any, float] = {}  # start of the time limit of each piece that there was room for
+        self._since: dict[Any, float] = {}  # piece -> time at which there was room to run it
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
