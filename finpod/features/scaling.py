@@ -43,7 +43,7 @@ class Scaling:
     ) -> Scaling:
         """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for rows out of range."""
         if not 0 <= first < stop <= len(raw):
-            raise InputError(f"training rows {first}:{stop} are empty or not within 0:{len(raw)}; pass rows of the data")
+            raise InputError(f"training rows are {first}:{stop}; pass some rows within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
         mean, sd = (tuple(torch.stack(values).tolist()) for values in zip(*figures, strict=True))
         return cls(tuple(names), tuple(kinds), mean, sd)
