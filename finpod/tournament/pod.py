@@ -1,7 +1,7 @@
 """`Pod`: environments and a learner on one device; `run_slice`: one slice of training.
 
-A slice is a pure function: from the setup of the tournament, the settings of an agent and its last checkpoint, to its next
-checkpoint. The result does not depend on the machine that runs it.
+A slice is a pure function of the setup of the tournament, the settings of an agent and its last checkpoint. It returns the
+agent's next checkpoint, which does not depend on the machine that runs the slice.
 """
 
 from __future__ import annotations

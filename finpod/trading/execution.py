@@ -35,7 +35,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Prices and masks of a market on one device. Row t belongs to session t."""
+    """Prices and masks of a market on one device. Row t belongs to bar t of the market."""
 
     fill: str
     """'open': a decision at a close is filled at the next open; 'close': at the next close."""

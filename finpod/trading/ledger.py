@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this, and orders up to this share of the target position, count as zero: they are rounding errors."""
 
 NEWTON = 6
-"""Number of Newton steps for the root of a cubic. They start at most a third above the root; four give full precision."""
+"""Number of Newton steps for the root of a cubic. They start at most a third above it; four give full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
