@@ -172,7 +172,7 @@ def driver_of(
     store: Any, plan: Any, engine: Any, say: Callable[[str], None] = print, watch: Any = None, update: int = UPDATE,
     **header: Any,
 ) -> Any:  # fmt: skip
-    """A driver on a store, begun or gone on with; `say` is told its remarks. `header` goes to the first line of its log."""
+    """A driver on a store, begun or gone on with; `say` is told its remarks, and `header` is added to that of the log."""
     from dataclasses import asdict
 
     from made_agents import space_of

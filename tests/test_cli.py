@@ -51,44 +51,41 @@ def everything(folder):
     return {path: path.is_file() and (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
 
 
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet"]),
-        ("backtest nosuch --market sim", ["nosuch", "equal-weight"]),
-        (f"{BACKTEST} --fee-bps -5", ["--fee-bps is -5"]),
-        (f"{BACKTEST} --fee-bps 9000 --slippage-bps 2000", ["--fee-bps 9000.0", "--slippage-bps 2000.0"]),
-        (f"{BACKTEST} --cash much", ["--cash", "'much'", "finpod backtest --help"]),
-        (f"{BACKTEST} --name photos --overwrite", ["backtests/photos", "notes.txt"]),
-        ("backtest equal-weight --fe-bps 5", ["--fe-bps", "did you mean --fee-bps?"]),
-        ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
-        ("train stocks --hold 5", ["--hold", "--rebalance-every"]),
-        ("backtset", ["'backtset'", "'backtest'"]),
-        ("leaderboard nosuch", ["nosuch"]),
-        ("leaderboard nosuch://x/y", ["nosuch://x/y"]),
-        ("leaderboard one --top 0", ["--top", "'0'"]),
-        ("compare one", ["two or more"]),
-        ("compare one backtests/one", ["one"]),
-        ("export one --format xls", ["'--format': 'xls' is not one of 'csv', 'parquet' (see"]),
-        ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
-        (f"{TRAIN} --overwrite --out photos", ["photos", "a.jpg"]),
-        (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
-        *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
-            "agents": 0, "seeds": 0, "rebalance-every": 0, "stop-trials": 0, "stop-minutes": 0.0, "max-weight": 3.0,
-        }.items()),
-        (f"{NEW} --ray --pods many", ["--pods is 'many'"]),
-        (f"{NEW} --pods 2", ["--pods needs --ray"]),
-        (f"{NEW} --resume some --fork other", ["--resume", "--fork"]),
-        ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
-        ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
-        ("train ant --out x --market sample", ["--market"]),
-        ("train hopper --out x --variant full", ["hopper has no variant 'full'; choose one of standard, fast"]),
-        ("train hopper --out x --envs 0", ["--envs is 0;"]),
-        (f"{NEW} --variant fast", ["--variant"]),
-        (f"{WALK} 2010-09-15 --purge 1 --check", ["--purge is 1 sessions"]),
-        (f"{WALK} 2010-09-15 --features retrun_5 --check", ["retrun_5", "return_5"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "values"), [
+    ("backtest equal-weight --market nosuch.parquet", ["nosuch.parquet"]),
+    ("backtest nosuch --market sim", ["nosuch", "equal-weight"]),
+    (f"{BACKTEST} --fee-bps -5", ["--fee-bps is -5"]),
+    (f"{BACKTEST} --fee-bps 9000 --slippage-bps 2000", ["--fee-bps 9000.0", "--slippage-bps 2000.0"]),
+    (f"{BACKTEST} --cash much", ["--cash", "'much'", "finpod backtest --help"]),
+    (f"{BACKTEST} --name photos --overwrite", ["backtests/photos", "notes.txt"]),
+    ("backtest equal-weight --fe-bps 5", ["--fe-bps", "did you mean --fee-bps?"]),
+    ("backtest equal-weight --bogus", ["--bogus", "finpod backtest --help"]),
+    ("train stocks --hold 5", ["--hold", "--rebalance-every"]),
+    ("backtset", ["'backtset'", "'backtest'"]),
+    ("leaderboard nosuch", ["nosuch"]),
+    ("leaderboard nosuch://x/y", ["nosuch://x/y"]),
+    ("leaderboard one --top 0", ["--top", "'0'"]),
+    ("compare one", ["two or more"]),
+    ("compare one backtests/one", ["one"]),
+    ("export one --format xls", ["'--format': 'xls' is not one of 'csv', 'parquet' (see"]),
+    ("train bonds --train 1:2 --validation 3:4 --out strategies/x", ["'bonds'", "stocks"]),
+    (f"{TRAIN} --overwrite --out photos", ["photos", "a.jpg"]),
+    (f"{NEW.replace('2010-02-01:2010-06-30', '2010')}", ["--train is '2010'"]),
+    *((f"{NEW} --{option} {value}", [f"--{option} is {value}"]) for option, value in {
+        "agents": 0, "seeds": 0, "rebalance-every": 0, "stop-trials": 0, "stop-minutes": 0.0, "max-weight": 3.0,
+    }.items()),
+    (f"{NEW} --ray --pods many", ["--pods is 'many'"]),
+    (f"{NEW} --pods 2", ["--pods needs --ray"]),
+    (f"{NEW} --resume some --fork other", ["--resume", "--fork"]),
+    ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
+    ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
+    ("train ant --out x --market sample", ["--market"]),
+    ("train hopper --out x --variant full", ["hopper has no variant 'full'; choose one of standard, fast"]),
+    ("train hopper --out x --envs 0", ["--envs is 0;"]),
+    (f"{NEW} --variant fast", ["--variant"]),
+    (f"{WALK} 2010-09-15 --purge 1 --check", ["--purge is 1 sessions"]),
+    (f"{WALK} 2010-09-15 --features retrun_5 --check", ["retrun_5", "return_5"]),
+])  # fmt: skip
 def test_e08_mistakes_end_in_one_line_and_leave_all_as_it_was(work, line, values):
     before = everything(work)
     error = run(line).error
@@ -134,20 +131,17 @@ def test_output_that_cannot_be_written_is_an_error(work):
     assert (done.returncode, done.stderr) == (2, "error: the system: No space left on device; --debug shows where\n")
 
 
-@pytest.mark.parametrize(
-    ("raised", "code", "line"),
-    [
-        (KeyboardInterrupt(), 130, "error: interrupted"),
-        (KeyError("gone"), 1, "error: unexpected KeyError: 'gone'; --debug shows where"),
-        (OSError(5, "Input/output error", "disk"), 2, "error: disk: Input/output error; --debug shows where"),
-        (BrokenPipeError(32, "Broken pipe"), 2, "error: the system: Broken pipe; --debug shows where"),
-        (
-            SystemExit(0),
-            2,
-            "error: the strategy or a feature ended the program (SystemExit: 0); remove its call of exit()",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("raised", "code", "line"), [
+    (KeyboardInterrupt(), 130, "error: interrupted"),
+    (KeyError("gone"), 1, "error: unexpected KeyError: 'gone'; --debug shows where"),
+    (OSError(5, "Input/output error", "disk"), 2, "error: disk: Input/output error; --debug shows where"),
+    (BrokenPipeError(32, "Broken pipe"), 2, "error: the system: Broken pipe; --debug shows where"),
+    (
+        SystemExit(0),
+        2,
+        "error: the strategy or a feature ended the program (SystemExit: 0); remove its call of exit()",
+    ),
+])  # fmt: skip
 def test_whatever_ends_a_command_is_one_line(work, monkeypatch, raised, code, line):
     def broken(*_args, **_options):
         raise raised
@@ -230,30 +224,27 @@ def test_options_are_the_fields_of_their_settings(name):
             assert field.default == (... if default is dataclasses.MISSING else default), option
 
 
-@pytest.mark.parametrize(
-    ("text", "argument", "line", "shown"),
-    [
-        ("fee_bps is -5; give 0 or more", "fee_bps", "backtest", "--fee-bps is -5; give 0 or more"),
-        ("cash is 0; give more", "cash", "train", "cash is 0; give more"),
-        ("'x' is not a date", "start", "backtest", "--start: 'x' is not a date"),
-        ("x is there; pass overwrite=True", None, "backtest", "x is there; pass --overwrite"),
-        ("no opens; choose fill='close'", "fill", "backtest", "no opens; choose --fill close"),
-        ("give another out= and storage=", None, "train", "give another --out and --storage"),
-        ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
-        ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
-        ("leave it out with calendar=None", None, "data import", "leave it out with --calendar none"),
-        (
-            "keep both with renames={'FB':'FB'}",
-            None,
-            "backtest",
-            "keep both with --renames FILE, a CSV of the lines old,new and FB,FB",
-        ),
-        ("stop.seconds is 0", "stop.seconds", "train", "--stop-minutes is 0"),
-        ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),
-        ("plan.agents was 3 and is 5", None, "train", "--agents was 3 and is 5"),
-        ("no strategy is x", "strategy", "backtest", "no strategy is x"),
-    ],
-)
+@pytest.mark.parametrize(("text", "argument", "line", "shown"), [
+    ("fee_bps is -5; give 0 or more", "fee_bps", "backtest", "--fee-bps is -5; give 0 or more"),
+    ("cash is 0; give more", "cash", "train", "cash is 0; give more"),
+    ("'x' is not a date", "start", "backtest", "--start: 'x' is not a date"),
+    ("x is there; pass overwrite=True", None, "backtest", "x is there; pass --overwrite"),
+    ("no opens; choose fill='close'", "fill", "backtest", "no opens; choose --fill close"),
+    ("give another out= and storage=", None, "train", "give another --out and --storage"),
+    ("in the way out of out/fee_bps.csv", "cash", "backtest", "--cash: in the way out of out/fee_bps.csv"),
+    ("day_first=True or day_first=False", None, "data import", "--day-first or --month-first"),
+    ("leave it out with calendar=None", None, "data import", "leave it out with --calendar none"),
+    (
+        "keep both with renames={'FB':'FB'}",
+        None,
+        "backtest",
+        "keep both with --renames FILE, a CSV of the lines old,new and FB,FB",
+    ),
+    ("stop.seconds is 0", "stop.seconds", "train", "--stop-minutes is 0"),
+    ("pods.gpus is -1; pass ray=True", "pods.gpus", "train", "--pod-gpus is -1; pass --ray"),
+    ("plan.agents was 3 and is 5", None, "train", "--agents was 3 and is 5"),
+    ("no strategy is x", "strategy", "backtest", "no strategy is x"),
+])  # fmt: skip
 def test_errors_name_options(text, argument, line, shown):
     assert console.explain(InputError(text, argument=argument), _command(line.split())) == (shown, 2)
 

@@ -30,9 +30,8 @@ def test_fetch_keeps_a_snapshot(monkeypatch):
         return market
 
     monkeypatch.setattr(finpod, "fetch_market", fetch)
-    ended = run(
-        "data fetch --universe AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two --deadline 60"
-    )
+    line = "data fetch --universe AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two"
+    ended = run(line, "--deadline 60")
     assert ended.out.endswith("data/two\n")
     assert callable(asked.pop("report"))
     assert asked == {

@@ -157,14 +157,11 @@ def test_g18_functions_are_no_part_of_a_log(work):
 # --- where a run lies
 
 
-@pytest.mark.parametrize(
-    ("options", "place", "here", "named", "goal"),
-    [
-        ("", "other/copy.unfinished", ".", "other/copy", "other/copy"),
-        ("", "tiny", ".", "./tiny --out strategies/tiny", "strategies/tiny"),
-        ("--storage logs/run", "logs/run", "elsewhere", "strategies/tiny --storage ../logs/run", "strategies/tiny"),
-    ],
-)
+@pytest.mark.parametrize(("options", "place", "here", "named", "goal"), [
+    ("", "other/copy.unfinished", ".", "other/copy", "other/copy"),
+    ("", "tiny", ".", "./tiny --out strategies/tiny", "strategies/tiny"),
+    ("--storage logs/run", "logs/run", "elsewhere", "strategies/tiny --storage ../logs/run", "strategies/tiny"),
+])  # fmt: skip
 def test_a_run_is_resumed_where_its_name_says(work, leave, whole, monkeypatch, options, place, here, named, goal):
     leave(3)
     assert run(LINE, SIZE, options).code == 130

@@ -33,10 +33,8 @@ def test_every_option_reaches_the_tournament(work, monkeypatch):
         raise InputError("enough")
 
     monkeypatch.setattr(finpod, "train", train)
-    more = (
-        "--mode async --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40 --stop-steps 5000"
-    )
-    pods = "--stop-minutes 1.5 --pods 3 --pod-cpus 0.5 --timeout 60 --ray --seeds 2 --storage s3://bucket/run"
+    more = "--ray --pods 3 --mode async --max-correlation 0.5 --restart-rate 0.4 --checkpoint-steps 99 --stop-trials 40"
+    pods = "--stop-steps 5000 --stop-minutes 1.5 --pod-cpus 0.5 --timeout 60 --seeds 2 --storage s3://bucket/run"
     assert run(LINE, SIZE, more, pods).error == "enough"
     plan = asked["plan"]
     assert (plan.mode, plan.alike, plan.restart_rate, plan.checkpoint_steps) == ("async", 0.5, 0.4, 99)
@@ -59,23 +57,20 @@ def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, lin
     assert json.loads(run(line, "--json").out)["trials"] == 8
 
 
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        ("--max-weight 3", "--max-weight is 3.0"),
-        ("--device cuda --market nosuch", "--device is 'cuda'"),
-        ("--validation 2010-06-01:2010-09-30", "--validation starts on 2010-06-01"),
-        ("--address 127.0.0.1:1", "127.0.0.1:1"),
-        ("--features retrun_5", "retrun_5"),
-        ("--ray --pod-cpus 1000", "1000 CPU"),
-        ("--tensorboard data/sim/manifest.json/x", "data/sim/manifest.json is not a folder"),
-        ("--learner apg --action shares", "action 'shares'"),
-        (
-            "--market sample --train 1991-01-02:2000-12-29 --validation 2001-01-02:2002-12-31 --impact 1",
-            "--impact is 1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "value"), [
+    ("--max-weight 3", "--max-weight is 3.0"),
+    ("--device cuda --market nosuch", "--device is 'cuda'"),
+    ("--validation 2010-06-01:2010-09-30", "--validation starts on 2010-06-01"),
+    ("--address 127.0.0.1:1", "127.0.0.1:1"),
+    ("--features retrun_5", "retrun_5"),
+    ("--ray --pod-cpus 1000", "1000 CPU"),
+    ("--tensorboard data/sim/manifest.json/x", "data/sim/manifest.json is not a folder"),
+    ("--learner apg --action shares", "action 'shares'"),
+    (
+        "--market sample --train 1991-01-02:2000-12-29 --validation 2001-01-02:2002-12-31 --impact 1",
+        "--impact is 1",
+    ),
+])  # fmt: skip
 def test_a_check_names_what_would_fail(work, monkeypatch, options, value):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     assert value in run(CHECKED, options).error
@@ -197,14 +192,11 @@ SHORT = "--out strategies/wf --agents 2 --rounds 1 --keep 1 --steps 16384 --feat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("process", "line", "resume", "told"),
-    [
-        ("raylet", f"{LINE} {LONG}", "train --resume strategies/tiny", "`finpod train --resume strategies/tiny`"),
-        ("gcs_server", f"{LINE} {LONG}", "train --resume strategies/tiny", "`finpod train --resume strategies/tiny`"),
-        ("raylet", f"{WALK} {SHORT}", f"{WALK} {SHORT} --resume", "--resume"),
-    ],
-)
+@pytest.mark.parametrize(("process", "line", "resume", "told"), [
+    ("raylet", f"{LINE} {LONG}", "train --resume strategies/tiny", "`finpod train --resume strategies/tiny`"),
+    ("gcs_server", f"{LINE} {LONG}", "train --resume strategies/tiny", "`finpod train --resume strategies/tiny`"),
+    ("raylet", f"{WALK} {SHORT}", f"{WALK} {SHORT} --resume", "--resume"),
+])  # fmt: skip
 def test_g19_a_ray_that_has_ended_is_told_with_the_way_to_go_on(work, process, line, resume, told):
     pytest.importorskip("ray")
     with ray_killed(process, line, "--ray") as (code, err):
