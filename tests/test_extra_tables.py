@@ -193,7 +193,7 @@ KNOWN = "2024-07-02 10:00"
     (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
     (TABLE.iloc[:0], DataError, "no row"),
     (TABLE.drop(columns="pe"), DataError, "date, ticker"),
-    (TABLE.drop(columns="date"), DataError, "no column date"),
+    (TABLE.drop(columns="date"), DataError, "no column 'date'"),
     (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
     (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
     (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),

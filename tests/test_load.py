@@ -195,7 +195,7 @@ def test_spells_may_repeat_overlap_and_lie_outside(members):
 @pytest.mark.parametrize(("text", "value"), [
     ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
     (HEAD, r"members\.csv"),
-    (HEAD + "A,,2020-01-01\n", "from of A is ''"),
+    (HEAD + "A,,2020-01-01\n", "'from' of A is ''"),
     (HEAD + "A,2020-01-02,2020-01-02\n", "A ends on 2020-01-02"),
 ])  # fmt: skip
 def test_unusable_membership_files(members, text, value):

@@ -135,7 +135,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
         ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
         ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
         ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
-        ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["without a name"]),
+        ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
         ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
         (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
         ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),

@@ -66,7 +66,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """The end of each row of a market with `dates` [T]: the close of its session; without one, the end of the day.
+    """The end of each row of a market with `dates` [T]: the close of the session, or the end of a day that has no session.
 
     `zone` is the time zone of the rows; None if times of day are kept as written.
     """
@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return for each stamp [R] the first row that may use a value known at that time; T if there is none, or for NaT.
+        """Return for each stamp [R] the first row that may use a value known at that time; T for NaT and after the last row.
 
         With one row per session, it is the first row that ends at or after the stamp; in an intraday market, the first bar that
         begins at or after it. A stamp at midnight is a day without a time. It means the row of the first session on or after
-        that day; in an intraday market, the close of that session.
+        that day; in an intraday market, the first bar at or after the close of that session.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

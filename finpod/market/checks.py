@@ -18,7 +18,7 @@ CENT = 0.006
 """A price may be outside [low, high] by this much, for rounding."""
 
 CALM, CERTAIN = 0.05, 5
-"""Conditions for a change of unit in the volume: the largest return on that day, and the fewest bars before and after it."""
+"""The unit of volumes may change on a day with an absolute return below `CALM`, with `CERTAIN` bars before it and from it on."""
 STALE = 5
 """Stale bars at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
@@ -37,7 +37,7 @@ SAME_LEVEL, SAME_PRICE = 0.1, 0.005
 """Two assets may be one renamed listing if the log return from one's last bar to the other's first is at most `SAME_LEVEL` (bars
 on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Fewest sessions with a constant close at the start of an asset that looks back-filled: with volumes, and without volumes."""
+"""An asset looks back-filled if its close is constant for at least this many first sessions: with volumes, and without."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
@@ -101,7 +101,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
-    """Yield each range of rows with volumes in another unit, and the factor by which these are too large."""
+    """Yield (rows, factor): a range of rows with volumes in another unit, and the factor by which these volumes are too large."""
 
     def zeros(part: slice) -> int:
         """Return the number of trailing zeros that all volumes of the rows have."""
@@ -148,14 +148,14 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
         bars,
         begins & (length + 1 >= EQUAL_CLOSES),
         lambda row: (
-            f"the close is {close[row]:g} from here to the end; perhaps the last price repeated after the last trade"
+            f"the close is {close[row]:g} from here to the end; perhaps the vendor repeats the last price after the last trade"
         ),
     )
     return bars
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
-    """Return a mask [R] of the stale bars at the end of each asset, and the number of sessions [R] that they span.
+    """Return two arrays [R]: True for the stale bars at the end of each asset, and the number of sessions that these bars span.
 
     `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
     """
@@ -183,7 +183,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     span = "bar" if (bars.date != days).any() else "day"
     log.report(
-        "bars without volume", bars, volume == 0, lambda row: f"volume 0, one price of {close[row]:g} all {span}"
+        "bars without volume", bars, volume == 0, lambda row: f"volume 0, one price of {close[row]:g} in the {span}"
     )
     _report_moves(bars, gap, listed, log)
     last = np.r_[bars.first[1:], True]
@@ -208,14 +208,14 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
         before = close[row - 1]
         cash = before * (1 - 1 / (1 + step[row]))
         return (
-            f"close {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: a spin-off or "
-            f"special dividend of {cash:.2f} on {before:.2f}; reinvested at the day's close {(close[row] + cash) / before - 1:+.2%}"
+            f"close {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: a spin-off or special "
+            f"dividend of {cash:.2f} at {before:.2f}; reinvested at the day's close: {(close[row] + cash) / before - 1:+.2%}"
         )
 
     size = SPLIT_SIZES[np.searchsorted(np.log(SPLIT_SIZES[:-1] * SPLIT_SIZES[1:]) / 2, np.abs(move))]  # nearest log
 
     def split(row: int) -> str:
-        n, unit = size[row], "(or of another unit) " if size[row] >= 100 else ""
+        n, unit = size[row], "(or of a change of unit) " if size[row] >= 100 else ""
         return (
             f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
             f"{unit}that is not listed; left unchanged, because the return may be real"
@@ -251,10 +251,10 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
-    """Return the columns [n], first rows [n] and rows of the first real bar [n] of assets that look back-filled.
+    """Return three arrays [n] on the assets that look back-filled: column, first row, and row of the first real bar.
 
     With volumes: the close is constant for at least `STILL` sessions without volume, up to the first bar with volume. Without
-    volumes: it is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
+    volumes: the close is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

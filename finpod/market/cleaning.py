@@ -51,9 +51,9 @@ def build_market(
     Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed
     (`suspicions`), including the entries that the reader added to `log`.
 
-    Rows that are not on a session of `calendar` (None: every date counts), or whose session is not over at `now` (with a time
-    zone; None: the present), are dropped. Weekly and longer bars may have any date. If `membership` is None, every asset is a
-    member at all times. If `periods_per_year` is None, it is measured from the dates.
+    Rows that are not on a session of `calendar` are dropped (None: every date is a session), and so are rows whose session is
+    not over at `now` (with a time zone; None: the present). Weekly and longer bars may have any date. If `membership` is None,
+    every asset is a member at all times. If `periods_per_year` is None, it is measured from the dates.
 
     Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
     unusable content.
@@ -95,10 +95,10 @@ def package_versions(*more: str) -> dict[str, str]:
 def _check_tickers(
     bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
 ) -> Membership | None:
-    """Return the membership under the symbols of the bars. Raises InputError for a missing benchmark and missing members."""
+    """Return the membership under the symbols of the bars. Raises InputError for a benchmark or members without rows."""
     tickers = bars["ticker"].cat.categories
     if benchmark is not None and benchmark not in tickers:
-        choice = f"choose one of its {len(tickers)} tickers with benchmark=, such as {', '.join(tickers[:3])}"
+        choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
         raise InputError(
             f"{name} has no rows for the benchmark {benchmark}; {choice}, or pass benchmark=None", argument="benchmark"
         )
@@ -107,28 +107,28 @@ def _check_tickers(
     if bars.empty:
         first = ", ".join(membership.tickers[:3])
         raise InputError(
-            f"{name} has no prices for any member, such as {first}; give members that have prices", argument="members"
+            f"{name} has prices for no member, such as {first}; give members that have prices", argument="members"
         )
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:
         raise InputError(
-            f"{benchmark} cannot be the benchmark and a member as well; choose another benchmark, or leave it "
-            "out of the members",
+            f"{benchmark} cannot be both the benchmark and a member; choose another benchmark, or remove "
+            f"{benchmark} from the members",
             argument="benchmark",
         )
     missing = [ticker for ticker in members if ticker not in tickers]
     if missing and not allow_missing:
         raise InputError(
-            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(members)} members); leave "
-            "them out, or pass allow_missing=True",
+            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(members)} members); remove "
+            "these members, or pass allow_missing=True",
             argument="allow_missing",
         )
     return membership
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the tidy bars to drop: on no session, in one not over at `now`, or outside its hours. Log them.
+    """Return a mask [rows] of the bars to drop, and log them: on no session, before its end at `now`, or outside its hours.
 
     Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
     Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are
@@ -171,7 +171,7 @@ def _check_exchange(
     else:
         return
     raise DataError(
-        f"{name}: {fault}; give the exchange with calendar=, such as XTKS or XLON (or none, to keep every date)",
+        f"{name}: {fault}; give the exchange, such as XTKS or XLON, with calendar=, or keep every date with calendar=None",
         argument="calendar",
     )
 
@@ -187,8 +187,8 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     late = first - first.astype("datetime64[D]") >= LATE_START
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
-            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and days begin as late as "
-            f"{first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
+            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and the first bar of a day is "
+            f"as late as {first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
         )
     return outside
 
@@ -196,14 +196,14 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of the `MarketData`, without assets that have no bar, and manifest entries on its members."""
+    """Return (fields, facts): fields of the `MarketData`, without assets that have no bar, and manifest entries on the members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)
     if not len(kept):
         raise DataError(
             f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or pass "
-            "benchmark=None to trade this one"
+            f"benchmark=None to trade {benchmark}"
         )
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}

@@ -115,7 +115,7 @@ class Column:
 
     @property
     def known(self) -> bool:
-        """True if its name is a known word that fits its values."""
+        """True if the name of the column is a known word that fits its values."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in (*_FIELDS, *_OTHERS) or (self.word in DATES and holds_dates(self.values, digits=True))
@@ -160,7 +160,7 @@ def listed(columns: Sequence[Column], one: str = "", several: str = "", most: in
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return the columns with one label, among them the levels of the row index, and the columns with two labels as `Pairs`."""
+    """Return (columns, pairs): the columns with one label and the levels of the row index, and the columns with two labels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -203,20 +203,20 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     found = named + unnamed or [c for c in columns if not c.known and c.kind == "dates"]
     if not found:
         if sum(is_date(column.label) for column in columns) > 1:
-            raise DataError(f"{name} has dates in its header; transpose it (frame.T), so that each date is a row")
+            raise DataError(f"{name} has dates in its header; transpose the table (frame.T) to have a row per date")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column date, nor another column of dates; {shown}")
+        raise DataError(f"{name} has no column 'date' and no other column of dates; {shown}")
     best = min(named, key=lambda column: DATES.index(column.word), default=found[0])
     for other in found:
         rival = other.level or not named or (other in named and other.word == best.word)
         if rival and other is not best and not other.values.equals(best.values):
             one, two = best.label or "its index", other.label or "its index"
-            raise DataError(f"{name} has two columns for date, {one} and {two}, which differ; keep one")
+            raise DataError(f"{name} has two columns of dates, {one} and {two}, which differ; keep one")
     return best
 
 
 def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column: str | None = None) -> Column | None:
-    """Return the column of tickers, or None. Raises DataError if two disagree, InputError if there is no `ticker_column`."""
+    """Return the column of tickers, or None. Raises DataError if two columns differ, InputError for an unknown `ticker_column`."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:
@@ -229,7 +229,7 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
     if not named:
         unnamed = [c for c in columns if c.kind == "text" and (c.unnamed or (c.level and dates.level and not c.known))]
         if len(unnamed) > 1:
-            raise DataError(f"{name} has {len(unnamed)} columns of text without a name; name one 'ticker'")
+            raise DataError(f"{name} has {len(unnamed)} unnamed columns of text; name the column of tickers 'ticker'")
         return unnamed[0] if unnamed else None
     if len(named) > 1 and named[1].word == named[0].word:
         raise DataError(f"{name} has two columns for {named[0].label}; keep one")

@@ -24,11 +24,11 @@ USUAL = (0.02, 0.1)
 """Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
 """Log odds that decide whether closes are unadjusted, and log odds at which one split contradicts the others of its asset.
-A vendor's adjusted close that contains the splits adds `DECIDES`; one that does not subtracts it."""
+A vendor's adjusted close that contains the splits adds `DECIDES`; one without them subtracts `DECIDES`."""
 
 
 class Splits(NamedTuple):
-    """Log ratios [R] of the listed splits, by what the prices already contain; 0 on rows without a split."""
+    """Log ratios [R] of the listed splits. Each array has the splits of one case, and 0 on all other rows."""
 
     missing: Array
     """Log ratio of a split that adj_close lacks; the negative log ratio of one that adj_close contains once too often."""
@@ -39,13 +39,13 @@ class Splits(NamedTuple):
 
 
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
-    """Return the bars with an `adj_close` that agrees with their `split` and `dividend` columns, without these columns.
+    """Return (bars, notes, listed). The bars have an `adj_close` that agrees with the columns `split` and `dividend`.
 
-    Also returns notes for the user, and a mask [R] of the rows on which an action is listed. If closes are adjusted for splits,
-    the column `traded` holds the unadjusted closes.
+    These two columns are removed. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend. If
+    closes are adjusted for splits, the column `traded` holds the unadjusted closes.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
-    was applied to a part of the history is applied to the rest. See `_as_traded`.
+    was applied to a part of the history is applied to the rest. `_as_traded` decides what the closes contain.
 
     A dividend d on day t must lower adj_close / close before t by the factor 1 - d / c(t-1), the vendors' formula, or by
     c(t) / (c(t) + d), its reinvestment at the ex-day's close c(t). A missing dividend is applied by the first formula, or by
@@ -71,18 +71,14 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
         some = f" for {len(np.unique(bars.code[~has_adjusted]))} of its assets" if has_adjusted.any() else ""
         action = "its prices are assumed to be adjusted for splits and dividends"
         if steps[~has_adjusted].any():
-            actions = (
-                "splits that it lists; it lists no dividends"
-                if dividend is None
-                else "splits and dividends that it lists"
-            )
+            actions = "listed splits; no dividends are listed" if dividend is None else "listed splits and dividends"
             action = f"finpod adjusted its prices for the {actions}"
         notes.append(f"{name} has no adjusted close{some}; {action}")
     return replace(bars, values=values), notes, listed
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return the bars, with partly applied splits repaired, and the log ratios of `split` [R] by what prices already contain.
+    """Return (bars, splits): the bars with partly applied splits repaired, and the log ratios of `split` [R] case by case.
 
     `has_adjusted` [R] marks the rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
     """
@@ -149,7 +145,7 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars with the split on `row` applied also before a jump of its size, if closes jump near its day but not on it.
+    """Return the bars. If closes jump by the split on `row` near its day, but not on it, the split is applied before the jump.
 
     Prices before the jump are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A
     jump on the day of another split belongs to that split.
@@ -205,7 +201,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
     odd, whole = np.flatnonzero(unclear & ~wrong), np.flatnonzero(cash >= before)
     sentences = (
         f"a dividend of {cash[at]:g} is {np.expm1(reinvested[at]):.2%} of the price, "
-        f"adj_close moves by {np.expm1(in_file[at]):.2%}"
+        f"but the step of adj_close / close is {np.expm1(in_file[at]):.2%}"
         for at in odd
     )
     log.suspect("adj_close and the listed dividend disagree", *bars.places(rows[odd]), sentences)

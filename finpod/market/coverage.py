@@ -17,7 +17,7 @@ GAP = 5
 
 
 class Listed(NamedTuple):
-    """Number of listed members of an index on a day (YYYY-MM-DD), and the number that its rules prescribe."""
+    """Number of listed members of an index on a day (YYYY-MM-DD), and the number that the rules of the index prescribe."""
 
     title: str
     day: str
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return a mask of the members [T, N], and entries on them for the manifest. If `membership` is None, all assets are members.
+    """Return (member, facts): a mask [T, N], and manifest entries on the members. `membership` None: all assets are members.
 
     Raises DataError if no asset with prices is ever a member.
     """
@@ -88,7 +88,7 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the number of members on the day in [first, last] when it differs most from the index's size; None without an index.
+    """Return the number of members on the day in [first, last] on which it differs most from the index's size; None: no index.
 
     The manifest counts members on the first session of each year; a count applies until the next one.
     """

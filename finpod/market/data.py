@@ -98,7 +98,7 @@ class MarketData:
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
-                raise DataError(f"{name} has shape {table.shape}, not the {shape} of the market")
+                raise DataError(f"{name} has shape {table.shape}; dates and tickers need {shape}")
             if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
                 price = f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10}"
@@ -116,7 +116,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars per year, or check the given number; `periods_note` in the manifest reports a contradiction."""
+        """Measure the bars per year, or check the given number. Doubts about it are written to `periods_note` in the manifest."""
         periods, sessions = self.periods_per_year, self.sessions_per_year
         before = note = self.manifest.get("periods_note", "")
         if periods is None:
@@ -165,7 +165,7 @@ class MarketData:
 
     @property
     def frequency(self) -> dict[str, float]:
-        """`periods_per_year` and `sessions_per_year` by name."""
+        """Dict of `periods_per_year` and `sessions_per_year`."""
         return {"periods_per_year": self.periods_per_year, "sessions_per_year": self.sessions_per_year}
 
     @property
@@ -187,7 +187,7 @@ class MarketData:
         return digest.hexdigest()
 
     def with_periods(self, periods_per_year: float) -> "MarketData":
-        """Return the same market with another number of bars per year. Raises InputError unless it is positive and finite."""
+        """Return the same market with `periods_per_year` bars per year. Raises InputError unless they are positive and finite."""
         return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
 
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
@@ -229,7 +229,7 @@ class MarketData:
     def rows(self, first: int, stop: int) -> "MarketData":
         """Return the rows [first, stop) as a market; `last_bar` still describes the whole snapshot."""
         if not 0 <= first < stop <= len(self.dates):
-            raise InputError(f"rows {first}:{stop} are not within 0:{len(self.dates)}")
+            raise InputError(f"rows {first}:{stop} are empty or not within 0:{len(self.dates)}; choose other rows")
         kept = slice(first, stop)
         tables: dict[str, Any] = {name: table[kept] for name, table in self.tables.items()}
         return replace(self, dates=self.dates[kept], extra=self.extra.rows(kept), **tables)
@@ -281,6 +281,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with each value that is not finite replaced by the last finite one above it, or by `before`."""
+    """Return the table [T, N] with each value that is not finite replaced by the last finite value above it, or by `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

@@ -30,8 +30,8 @@ def read_only(table: Array) -> Array:
 class ExtraData:
     """The user's columns of a market of T rows and N tickers. Row t contains only what was known at row t.
 
-    A column has one value per ticker ([T, N]) or one value for all of them ([T], such as an interest rate). NaN means that
-    nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` builds it from tables.
+    A column has one value per ticker ([T, N]) or one value for all tickers ([T], such as an interest rate). NaN means that
+    nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` reads tables as an `ExtraData`.
     """
 
     tables: Mapping[str, Array] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class ExtraData:
         return tuple(self.tables)
 
     def is_shared(self, name: str) -> bool:
-        """Return True for a column with one value for all tickers. Raises InputError for an unknown column."""
+        """Return True for a column with one value per date, shared by all tickers. Raises InputError for an unknown column."""
         return self._table(name).ndim == 1
 
     def rows(self, rows: slice | Array) -> ExtraData:
@@ -76,13 +76,13 @@ class ExtraData:
         for name, table in self.tables.items():
             if table.shape not in ((days,), (days, tickers)) or self.width != tickers:
                 text = f"the extra column {name} has shape {table.shape} for {self.width} tickers; the market has {days} rows"
-                raise DataError(f"{text} and {tickers} tickers; build it with load_market(..., extra=...)")
+                raise DataError(f"{text} and {tickers} tickers; build the market with load_market(..., extra=...)")
 
     def _table(self, name: str) -> Array:
         if name in self.tables:
             return self.tables[name]
         text = f"there is no extra column {name!r}"
         if not self.tables:
-            raise InputError(f"{text}, since the market has none; give the table with extra=", argument="extra")
+            raise InputError(f"{text}: the market has no extra columns; give a table with extra=", argument="extra")
         choices = f"the market has {', '.join(self.names)}"
         raise InputError(f"{text}; {did_you_mean(column_of(name) or str(name), self.names, choices)}")

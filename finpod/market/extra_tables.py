@@ -103,11 +103,11 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
     if table.empty:
         raise DataError(f"{label} has no rows; check how it was made")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{label} has two columns {twice[0]}; keep one")
+        raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
     if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name) in tickers]):
         raise DataError(
-            f"{label} has no column ticker, but a column {wide[0]}, which is a ticker of the market; give one row per date and "
-            "ticker, with a column ticker"
+            f"{label} has no column 'ticker', but a column {wide[0]!r}, a ticker of the market; give one row per date and "
+            "ticker, with a column 'ticker'"
         )
     numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
     return table.assign(**numbers)
@@ -117,15 +117,15 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     """Return name -> values of the columns among `date`, `ticker` and `known_at` that exist, and a list of the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
-        raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column ticker")
+        raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column 'ticker'")
     known_at, *more = [*(column for column in columns if column.word == "knownat"), None]
     if len(more) > 1:
-        raise DataError(f"{label} has two columns known_at; keep one")
+        raise DataError(f"{label} has two columns 'known_at'; keep one")
     others = [column for column in columns if column is not known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column date, and {dates.label} may be another date; rename the column of dates to date"
+            f"{label} has no column 'date', and {dates.label!r} may be another date; rename the column of dates to 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -138,10 +138,10 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return a frame with the time at which each row of a table became known, and the tickers that the market does not have.
+    """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market does not have.
 
     The columns are `date`, the day that the values are about; `known_at`; `row`, the first row of the market that may use them
-    (T for none); and `ticker`, their column in the market (-1 for an unknown ticker), unless they apply to all tickers.
+    (T: no row); and `ticker`, the ticker's column in the market (-1: unknown), unless the values apply to all tickers.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -162,7 +162,7 @@ def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool |
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return the position [R] of each ticker in the market, -1 if unknown, and the unknown tickers. Renames are applied."""
+    """Return (positions, unknown): each ticker's column [R] in the market, -1 if unknown; and unknown tickers. Applies renames."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):
@@ -181,16 +181,16 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
 def _check_name(name: str, label: str) -> None:
     """Raise InputError for a reserved name, and for a name with a comma, because commas separate names of features."""
     if (field_of(name) or name.lower()) in RESERVED:
-        text = f"{label} has a column {name}, which is the name of a table of finpod; rename it, such as own_{name}"
+        text = f"{label} has a column {name!r}, a name that finpod uses; rename the column, for example own_{name}"
         raise InputError(text)
     if "," in name:
-        raise InputError(f"{label} has a column {name!r}; remove the comma from its name")
+        raise InputError(f"{label} has a column {name!r}; remove the comma from this name")
 
 
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
-    """Return a column [T, N], or [T] if its values apply to all tickers, and its entry for the manifest."""
+    """Return (values, facts): a column [T, N], or [T] if its values apply to all tickers, and its manifest entry."""
     if cells["value"].isna().all():
-        raise DataError(f"{label}: the column {name} has no number; fill it, or remove it")
+        raise DataError(f"{label}: the column {name!r} has no number; fill or remove the column")
     shared = "ticker" not in cells
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]
@@ -210,7 +210,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         first, second = twice.iloc[0], twice.iloc[1]
         raise DataError(
             f"{label} has two values of {called(first)} and known at {_time(first['known_at'])}: {first['value']:g} and "
-            f"{second['value']:g}; keep one, or say in known_at which is newer"
+            f"{second['value']:g}; keep one, or give the newer one a later 'known_at'"
         )
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days

@@ -96,7 +96,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
     """Return the last sentence of an error on a table that may have several assets: its columns, and how to give the tickers."""
-    return f"Its columns are {listed(columns)}; name the column of tickers with ticker_column=, or give ticker= for one asset"
+    return f"Its columns are {listed(columns)}; give the column of tickers as ticker_column=, or one ticker as ticker="
 
 
 def _may_be_tickers(column: Column) -> bool:
@@ -110,11 +110,11 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
     """Raise DataError for an unnamed column of numbers, and for a column of field names (a table with one value per row)."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
-            raise DataError(f"{name} has a column of numbers without a name; name it, or remove it ({listed(columns)})")
+            raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                text = f"{name} has one value per row, with the name of the field in {column.label!r}"
+                text = f"{name} has one value per row, with the name of the field in the column {column.label!r}"
                 raise DataError(f"{text}; make one column for each field (frame.pivot)")
 
 
@@ -145,7 +145,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
         certain = [level for level in (0, 1) if not closes[level] <= {*ANY_PRICE}]
         levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
     if not levels:
-        raise DataError(f"{name} has no column close in its header of two levels; bars need a close for each ticker")
+        raise DataError(f"{name} has no 'close' in its header of two levels; give a close for each ticker")
     if len(levels) == 2:
         way_out = "both levels of its header have a close; name the level of the tickers 'ticker'"
         raise _ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
@@ -170,7 +170,7 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
         fields = [field_of(part) for part in (one, *rest)]
         if not column.known and rest and None not in fields and "close" in fields:
-            way_out = "give the table two columns, ticker and close"
+            way_out = "give the table two columns, 'ticker' and 'close'"
             label = f"{name}: its column {column.label}"
             raise _ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
     parts = [_split_label(column.label) for column in columns]
@@ -184,14 +184,14 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
-            raise DataError(f"{name} has no column close, and {column.label} counts rows; remove it if it is no ticker")
+            raise DataError(f"{name} has no column 'close', and {column.label} counts rows; remove it or give closes")
     words = [column for column in columns if column.known]
     if len(words) == len(columns):
         raise _no_close(columns, name)
     if len(words) * 3 > len(columns):
         tickers = listed([column for column in columns if not column.known])
-        way_out = "rename the column of closes to close, or put the tickers into a column ticker (frame.stack)"
-        one = f"bars without a column close (see {listed(words)})"
+        way_out = "rename the column of closes to 'close', or put the tickers into a column 'ticker' (frame.stack)"
+        one = f"bars without a column 'close' (see {listed(words)})"
         raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
     return [("close", column.label, column.values) for column in columns]
 
@@ -222,15 +222,15 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
         if (certain or possible) and not column.known:
             others.append(column)
     if others:
-        way_out = "give ticker= if all rows are bars of one asset, or else make a column ticker (frame.stack)"
+        way_out = "give ticker= if all rows are bars of one asset, or else make a column 'ticker' (frame.stack)"
         one = f"bars of one asset (see its column {close.label})"
         raise _ambiguous(name, one, f"closes by ticker (see {listed(others)})", way_out)
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
     return DataError(
-        f"{name} has no column close; besides dates it has {listed(columns) or 'no column'}. Give the columns date, ticker and "
-        "close (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
+        f"{name} has no column 'close'; besides dates it has {listed(columns) or 'no column'}. Give the columns 'date', 'ticker' "
+        "and 'close' (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
     )
 
 

@@ -62,13 +62,13 @@ def load_market(
     dividends; impossible prices are repaired or masked (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
-        columns ticker, from, to_exclusive, list of tickers, or None for every asset at all times (survivorship bias).
+        columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship bias).
         Members without prices are listed in `manifest["missing"]`; if `members` is a list, they are an error unless
         `allow_missing`.
-    benchmark : ticker of the benchmark, or None. "auto" takes that of the index, else QQQ.
-    calendar : name in exchange_calendars, or None to keep every date. "auto" takes that of the index, else XNYS. Rows that are
-        not on a session, or whose session is not over at `now` (with a time zone; None: the present), are dropped and
-        counted. Weekly and longer bars may have any date.
+    benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
+    calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS without an
+        index. Rows that are not on a session are dropped and counted, and so are rows whose session is not over at `now` (with
+        a time zone; None: the present). Weekly and longer bars may have any date.
     renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the bundled
         renames join the bars of a renamed listing under its newest symbol (see `finpod.market.renames.join_renamed`).
     extra : the user's tables, which become columns of the market; a value is used from the row at which it was known (see
@@ -147,12 +147,12 @@ def _whole(
     """Return the sample or a snapshot. Raises InputError for arguments that would change its members, tickers or benchmark."""
     for argument, value in (("members", members), ("renames", renames)):
         if value is not None:
-            raise InputError(f"{path} has its own members and tickers; leave {argument} out", argument=argument)
+            raise InputError(f"{path} has its own members and tickers; leave out {argument}=", argument=argument)
     market = sample_market() if path == SAMPLE else load_snapshot(path)
     benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
     if market.benchmark not in (benchmark, normal_ticker(benchmark)):
         raise InputError(
-            f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave benchmark out", argument="benchmark"
+            f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave out benchmark=", argument="benchmark"
         )
     return market if periods_per_year is None else market.with_periods(periods_per_year)
 
@@ -250,18 +250,18 @@ def load_snapshot(folder: str | Path) -> MarketData:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has snapshot format {content['format']}, and this finpod reads {FORMAT}; fetch or import it again"
+                    f"{source} has snapshot format {content['format']}, finpod reads {FORMAT}; fetch or import the data again"
                 )
             market = _assemble(content, pq.read_table(source / BARS))
         except DataError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = first_line(error)
-            raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import it again") from error
+            raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import the data again") from error
     if market.content_hash != content["hash"]:
         raise DataError(
             f"snapshot {source} is damaged: its content does not have the hash {content['hash'][:12]} of its "
-            "manifest; fetch or import it again"
+            "manifest; fetch or import the data again"
         )
     return market
 

@@ -69,7 +69,7 @@ class LongBars:
         return np.bincount(self.code[rows], minlength=len(self.tickers))
 
     def places(self, rows: Array | slice) -> tuple[Array, Array]:
-        """Return the tickers [n], as str objects, and dates [n] of some rows."""
+        """Return (tickers [n] as str objects, dates [n]) of some rows."""
         return np.array(self.tickers, dtype=object)[self.code[rows]], self.date[rows]
 
     def with_values(self, **columns: Array) -> LongBars:
@@ -165,7 +165,7 @@ class RepairLog:
 
 
 def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the repairs and the suspicions of a manifest as lines of text: the count of each kind, then those that are listed."""
+    """Return (repairs, suspicions) of a manifest as lines of text: the count of each kind, then the first entries."""
     repairs, suspicions = [], []
     for entry in manifest.get("repairs") or ():
         listed = []

@@ -84,7 +84,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """Return the normalised tickers [rows] with sorted categories, and label -> ticker for labels that were changed.
+    """Return (tickers, changed): normalised tickers [rows] with sorted categories, and label -> ticker for changed labels.
 
     Whole numbers are valid tickers. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
     fraction.
@@ -173,7 +173,7 @@ def is_date(text: str, digits: bool = False) -> bool:
 
 
 def parse_dates(column: pd.Series, name: str, day_first: bool | None = None) -> tuple[Array, set[str], str]:
-    """Return the day of each bar [rows] (its New York time if bars are intraday), the UTC offsets, and how stamps were read.
+    """Return (dates, offsets, reading): day (intraday: New York time) of each bar [rows], UTC offsets, and how stamps were read.
 
     See `parse_stamps`. Raises DataError for blank cells.
     """
@@ -221,7 +221,7 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
 
 
 def _distinct(column: pd.Series) -> tuple[Array, Any]:
-    """Return the code [rows] of each value, -1 for a missing one, and the distinct values."""
+    """Return (codes, values): the code [rows] of each value, -1 if it is missing, and the distinct values."""
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
         column = column.astype("Int64")  # whole numbers, which a missing value turned into floats
     return pd.factorize(column)
@@ -234,7 +234,7 @@ def is_intraday(stamps: Array) -> bool:
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """Return the unit in which all numbers are dates from 1980 to 2100: "YYYYMMDD", s, ms, us, ns, or None for no unit."""
+    """Return the unit in which all numbers are dates: "YYYYMMDD" (1900 to 2100), s, ms, us or ns (1980 to 2100); None: no unit."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     ranges = ((unit, 315_532_800 * n, 4_102_444_800 * n) for unit, (_, n) in _UNITS.items())
@@ -242,7 +242,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """Return stamps [values] as written and in UTC, NaT for text that is not a date; and a sentence on how they were read."""
+    """Return (clock, utc, reading): stamps [values] as written and in UTC, NaT for other text; and how the stamps were read."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""

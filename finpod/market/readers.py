@@ -65,7 +65,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
     table.columns = table.columns.str.strip().str.lower()
     missing = [label for label in columns if label not in table]
     if missing or table.empty:
-        fault = f"has no column {missing[0]}" if missing else f"has no {entry}"
+        fault = f"has no column {missing[0]!r}" if missing else f"has no {entry}"
         raise DataError(f"{source.name} {fault}; a {kind} has the columns {needed}")
     return table
 
@@ -99,7 +99,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
 
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
-    """Return the labels of a CSV, the names of the two levels of its header, and the position of its first bar among `rows`.
+    """Return (labels, levels, end): labels of a CSV, names of its header's two levels, and position of the first bar in `rows`.
 
     `rows` are the cells of the first lines. In a header of one level the labels are text and the names None; in one of two levels
     a label is (upper label, lower label). A second line belongs to the header if it has tickers below fields, or fields below

@@ -28,7 +28,7 @@ GRACE = np.timedelta64(10, "D")
 ALIKE = 0.005
 """Largest relative difference between two closes of a day that count as equal."""
 LEVEL = np.log(1.5)
-"""A join is reported as a suspicion if the log return from the old symbol's last bar to the new one's first exceeds this."""
+"""A join is a suspicion if the log return from the old symbol's last bar to the new one's first exceeds this in size."""
 
 
 class Rename(NamedTuple):
@@ -81,7 +81,7 @@ def read_renames(renames: Renames) -> list[Rename]:
 
 
 def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Return tidy bars in which each renamed listing has one series, under its newest symbol; and the applied renames.
+    """Return (bars, applied): tidy bars with one series per renamed listing, under its newest symbol; and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the old
@@ -126,7 +126,7 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
         ordered = [rules[symbol] for symbol in order.static_order() if symbol in rules]
     except CycleError as error:
         raise InputError(
-            f"the renames of {', '.join(error.args[1][1:])} are circular; leave one of them out", argument="renames"
+            f"the renames of {', '.join(error.args[1][1:])} are circular; remove one of them", argument="renames"
         ) from error
     applied, present = [], set(present)
     for rule in ordered:
@@ -157,7 +157,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         day = both[differs][0]
         raise DataError(
             f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
-            f"{new.loc[day, 'close']:g}; remove one of the two series, or keep both with renames={{'{rule.old}':'{rule.old}'}}"
+            f"{new.loc[day, 'close']:g}; remove one series, or undo the rename with renames={{'{rule.old}':'{rule.old}'}}"
         )
     after = new[new.index > moved.index[-1]]
     seam = (after if len(after) else moved).index[:1].to_numpy()

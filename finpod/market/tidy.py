@@ -59,7 +59,7 @@ def read_bars(
         text = f"{path} has no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder with one of them"
         raise InputError(text, argument="path")
     if ticker is not None:
-        text = f"ticker={ticker} applies to one file, but {path} is a folder; name each file after its ticker"
+        text = f"ticker={ticker} applies to one file, but {path} is a folder; name each file after its ticker instead"
         raise InputError(text, argument="ticker")
     parts = {file.name: _tidy(file, file.name, log, None, **options) for file in files}
     sources: dict[str, list[str]] = {}
@@ -89,7 +89,7 @@ def _tidy(
         layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     unnamed = ticker is None and layout.tickers is None and ("close", None) in layout.numbers
     if unnamed and isinstance(source, pd.DataFrame):
-        raise DataError(f"{name} has no column ticker. {ask_for_tickers(layout.columns)}", argument="ticker")
+        raise DataError(f"{name} has no column 'ticker'. {ask_for_tickers(layout.columns)}", argument="ticker")
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
     if layout.dates.empty:
         raise DataError(f"{name} has no bar; check its dates and tickers")
@@ -126,13 +126,13 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no column of tickers, and {ticker!r} cannot be one; give ticker=, or rename the file"
+        text = f"{source.name} has no column of tickers, and {ticker!r} cannot be a ticker; give ticker=, or rename the file"
         raise DataError(text, argument="ticker")
     return ticker
 
 
 def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """Return the tickers of all bars, [T] of a long table or [T * N], and a sentence on the tickers that were normalised.
+    """Return (tickers, sentence): the tickers of all bars, [T] for a long table, else [T * N]; and how tickers were normalised.
 
     `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
     """
@@ -147,7 +147,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
     if ticker is not None:
         if len(tickers.categories) > 1:
             text = f"{len(tickers.categories)} tickers, such as {' and '.join(tickers.categories[:2])}"
-            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; leave ticker out", argument="ticker")
+            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; leave out ticker=", argument="ticker")
         return tickers.rename_categories(pd.Index([normal_ticker(ticker)], dtype=object)), ""
     changed = [f"{label} as {spelled}" for label, spelled in respelled.items()]
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""

@@ -111,7 +111,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells under the symbols `available`, which are those of the prices, also for renamed listings.
+        """Return the spells, those of renamed listings under the symbols `available`, which are those of the prices.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
@@ -177,7 +177,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
         invalid = table[days[column].isna() & ((table[column] != "") | (column == "from"))]
         if len(invalid):
             ticker, text = invalid[["ticker", column]].iloc[0]
-            raise DataError(f"{source.name}: {column} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
+            raise DataError(f"{source.name}: {column!r} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
     membership = _membership(table.assign(**days), f"point-in-time membership from {source.name}")
     check_tickers(membership.tickers, source.name)
     if (backward := membership.stop <= membership.start).any():
@@ -195,7 +195,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """
     if len(tickers) == 0:
         raise InputError(
-            "the list of tickers is empty; give at least one, or leave members out to use all tickers",
+            "the list of tickers is empty; give at least one ticker, or leave out members= to use all",
             argument="members",
         )
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
@@ -240,7 +240,7 @@ def _key(name: str) -> str:
 def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
-    """Return benchmark and calendar, with "auto" replaced by the value of the members' index; without an index, of `DEFAULT`."""
+    """Return (benchmark, calendar), with "auto" replaced by the value of the members' index, or of `DEFAULT` without an index."""
     index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 

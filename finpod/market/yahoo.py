@@ -61,14 +61,14 @@ def fetch_market(
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
     membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
-    symbol. `benchmark` is a ticker or None. `calendar` is a name of exchange_calendars. "auto" takes those of the index, or
-    QQQ and XNYS for other universes.
+    symbol. `benchmark` is a ticker or None. `calendar` is a name of exchange_calendars. For "auto", they are those of the
+    index, or QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by `finpod.market.cleaning.build_market`.
     Tickers that are rate limited or not answered are requested again after growing waits, for `deadline` seconds in total. If
     some are still missing, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are listed in
-    `manifest["failed"]` with the reason; those of a list raise InputError unless `allow_missing`. Downloaded bars are kept in
-    the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
+    `manifest["failed"]` with the reason; if `universe` is a list, they raise InputError unless `allow_missing`. Downloaded bars
+    are kept in the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
 
     `now` returns the present, with a time zone.
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
@@ -121,7 +121,7 @@ def _download(
     deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
-    """Download the tickers that the partial fetch does not have yet; return why some have no bars."""
+    """Download the tickers that `fetch` does not have yet. Return ticker -> reason for tickers without bars."""
     require_number("deadline", deadline, 0)
     if fetch.bars.keys() >= set(tickers):
         return {}
@@ -130,7 +130,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return the first day of [start, end], its last session, and its last session that is over at `now`."""
+    """Return (first, last, over): the first day of [start, end], its last session, and its last session that is over at `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -140,7 +140,7 @@ def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetim
     sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
-        raise InputError(f"no session from {first!s:.10} to {until!s:.10} is over; start on {over!s:.10} or earlier")
+        raise InputError(f"no session from {first!s:.10} to {until!s:.10} has ended; start on {over!s:.10} or earlier")
     return first, sessions.dates[-1], over
 
 
@@ -224,7 +224,7 @@ def discard(folder: Path) -> None:
 def gather(
     tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, ends: float, report: Progress
 ) -> dict[str, Missing]:
-    """Request all tickers that are not stored yet; return why some have no bars.
+    """Request all tickers that are not stored yet. Return ticker -> reason for tickers without bars.
 
     Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds, doubled
     after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.

@@ -60,7 +60,7 @@ class Client:
         """Time at which requests stop, on the clock of `time.monotonic`."""
 
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """Request some tickers once; return their bars, and why some have none. Raises DataError if yfinance fails."""
+        """Request tickers once. Return ticker -> bars, and ticker -> reason for the others. Raises DataError if yfinance fails."""
         self._session.answers.clear()
         YfData.cache_get.cache_clear()  # or else yfinance repeats an earlier 503 from its cache
         try:
