@@ -220,7 +220,7 @@ def test_every_run_has_a_name_of_its_own(strategies, names, labels):
     ([part(run(1), 0, 50), part(run(1), 50, 100)], {}, "fewer than two sessions"),
     ([run(1), run(2, periods_per_year=252 * 6)], {}, "s2 has several returns"),
     ([run(1), run(2)], {"names": ["a", "b", "c"]}, "3 names for 2 runs"),
-    ([part(run(1), 30, 80), run(2, equity=np.append(run(2).equity[:10], np.zeros(91)))], {}, "s2 was ruined"),
+    ([part(run(1), 30, 80), run(2, equity=np.append(run(2).equity[:10], np.zeros(91)))], {}, "s2 fell to 0"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, options, value):
     refused(value, compare, runs, **options)

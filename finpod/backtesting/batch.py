@@ -81,7 +81,7 @@ class Backtests:
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """Return the path of strategy `s`, run session by session or, with `fast`, many sessions at once (equal to 1e-9)."""
+    """Return the path of strategy `s`. With `fast`, many sessions are settled at once, and values agree to 1e-9."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))
@@ -92,7 +92,7 @@ def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, 
 def run_together(
     ready: PrecomputedWeights, window: Window, terms: Terms, run: Callable[[int], BacktestResult], risk_free: float
 ) -> Backtests:
-    """Return the `Backtests` of all strategies, run together; `run` returns the result of one."""
+    """Return the `Backtests` of all strategies, run together; `run(s)` returns the result of strategy s."""
     count, size = len(ready.labels), max(TOGETHER // window.execution.mark.shape[1], 1)
     parts = []
     for first in range(0, count, size):

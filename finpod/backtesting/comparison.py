@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     first: str
     second: str
     cagr: Interval | None
-    """Difference of the CAGRs. None if the accounts are equal, if one is ruined, or if the history is short."""
+    """Difference of the CAGRs. None if the accounts are equal, if one fell to zero, or if the history is short."""
     sharpe: Interval | None
     """Difference of the Sharpe ratios. None if `cagr` is None."""
     reason: str = ""
@@ -96,7 +96,7 @@ class Comparison:
 
     @property
     def chance(self) -> dict[int, float]:
-        """Number of candidates -> expected information ratio of the best of them if none has skill.
+        """Number of candidates -> expected information ratio of the best candidate if none has skill.
 
         The numbers are the number of runs and `candidates`. The ratio is the `expected_best` of independent candidates whose
         information ratios have the standard deviation 1 / sqrt(years).
@@ -133,7 +133,7 @@ def compare(
     all runs have a folder. Names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
-    runs of different frequencies, fewer than two common sessions, and an account ruined at the first of them.
+    runs of different frequencies, fewer than two common sessions, and an account that is zero at the first common session.
     """
     runs = _named(results, names)
     first, *others = runs
@@ -150,7 +150,7 @@ def compare(
     cut = {name: table.loc[common] for name, table in whole.items()}
     own = pd.DataFrame({name: table["own"] for name, table in cut.items()})
     if ruined := own.columns[~(own.iloc[0] > 0)].tolist():
-        raise InputError(f"{ruined[0]} was ruined before {common[0]:%Y-%m-%d}, the first common session; leave it out")
+        raise InputError(f"{ruined[0]} fell to 0 before {common[0]:%Y-%m-%d}, the first common session; omit this run")
     rates = {run.risk_free for run in runs.values()}
     terms = {"risk_free": max(rates) if len(rates) == 1 else 0.0, "periods_per_year": runs[first].periods_per_year}
     rivals = _rivals(runs, cut)

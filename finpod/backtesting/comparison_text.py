@@ -32,7 +32,7 @@ NO_INTERVAL = {
 """`Pair.reason` -> text on why the pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
     "data": ("data", lambda run: f"{run.manifest.get('title', 'no title')}, {run.data_hash[:12] or 'no hash'}"),
-    "terms": ("terms", lambda run: describe_terms(run.costs, run.fill, run.whole_shares)),
+    "terms": ("costs or fills", lambda run: describe_terms(run.costs, run.fill, run.whole_shares)),
     "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
     "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }
@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return notes and warnings, severe ones first: names of the runs (empty for all), sentence, and True if it is severe."""
+    """Return (names of its runs, sentence, severe) of each note or warning, severe ones first. Names are empty for all runs."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -83,7 +83,7 @@ def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row of the table: a cell for each run, then one for each rival, empty if undefined."""
+    """Return (label, cells) of each row: a cell for each run, then for each rival; empty if rivals have no such figure."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
@@ -98,7 +98,7 @@ def headings(comparison: Comparison) -> list[str]:
 
 
 def contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
-    """Return label, CAGR difference (points), its interval, Sharpe difference, its interval, and verdict of a pair."""
+    """Return (label, CAGR difference in points, interval, Sharpe difference, interval, verdict) of a pair, as text."""
     label = f"{pair.first} over {pair.second}"
     if pair.cagr is None or pair.sharpe is None:
         return label, "", "", "", "", f"no interval: {NO_INTERVAL[pair.reason]}"

@@ -48,20 +48,20 @@ def backtest(
 
     `finpod.backtest` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
 
-    V_0 is the cash at the close of the first session. With fill='open', a decision sees all rows up to a close and is
+    The account has `cash` at the close of the first session. With fill='open', a decision sees all rows up to a close and is
     filled at the next open. With fill='close' (the default if the data have no opens), it is filled at the next close.
     Cash earns nothing. Accounts are long only. Shares are fractional unless `whole_shares`. A position in an asset that
-    leaves the exchange becomes cash at its last price times (1 + delisting_return). `risk_free` is a yearly rate.
+    leaves the exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys plus
-    sells); see `finpod.trading.caps.within_caps`. None means the caps of the strategy: a trained agent has the caps of
-    its training. Equal weight and the baselines have no caps.
+    sells); see `finpod.trading.caps.within_caps`. None means the caps of the strategy: a trained agent has the caps that it
+    was trained with. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
     Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not copied.
     `fast=True` settles many sessions of precomputed weights at once. It is several times faster, and equity agrees to 1e-9.
 
-    A Strategy is audited for look-ahead bias, on its decisions up to a sampled day. `examine` (True for trained agents)
+    A Strategy is audited for look-ahead bias, on its decisions up to a sampled day. `examine` (by default, only for trained agents)
     also compares the strategy with baselines and random portfolios, and replays the decisions at other costs and account sizes
     (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default), rebalanced as
     often as the strategy decides (`every`). `opened` is the number of results of this window that were looked at; it
@@ -79,7 +79,7 @@ def backtest(
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
-        raise InputError("fast is True; leave it out for a Strategy, which decides day by day", argument="fast")
+        raise InputError("fast is True, but a Strategy decides day by day; leave out fast=", argument="fast")
     check_rates(risk_free)
     require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -141,7 +141,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result, with evidence if `examine` (None: if the strategy is trained). The benchmark gets no evidence."""
+    """Return the result, with evidence if `examine` is True, or None for a trained strategy. The benchmark gets no evidence."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

@@ -94,7 +94,7 @@ def checksums(folder: Path) -> str:
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """Return the folder of a run: backtests/NAME for a bare name, unless only ./NAME exists; any other path unchanged."""
+    """Return the folder of a run. A bare name is backtests/NAME, or ./NAME if only that exists; a path stays unchanged."""
     if not isinstance(run, (str, PathLike)):
         raise InputError(f"run is {run!r:.60}; pass a folder, or a name under {BACKTESTS}/", argument="run")
     path, saved = Path(run), BACKTESTS / run
@@ -110,8 +110,8 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 def load_result(run: str | PathLike[str]) -> BacktestResult:
     """Load a result that `BacktestResult.save` wrote, and check that no file was changed or is missing.
 
-    `run` is its folder, or its name under backtests/. Raises InputError for a folder without a result, for a result of
-    another format, and for a file that differs from its checksum.
+    `run` is a folder, or a name under backtests/. Raises InputError for a folder without a result, for a result of another
+    format, and for a file that differs from its checksum.
     """
     source = run_folder(run)
     try:

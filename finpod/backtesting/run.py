@@ -30,7 +30,7 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for those without a description."""
+    """Settings shared by the results of one backtest. `backtest` and `BacktestResult` describe fields without a docstring."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
@@ -139,8 +139,8 @@ def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     """Return one row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
 
-    Rows are sorted by session, then by column, with fills before delistings. The running sum of the shares is the
-    position. V_0 minus the running sums of notional and cost is the cash.
+    Rows are sorted by session, then by asset, with fills before delistings. The position is the running sum of the shares.
+    The cash is the initial cash minus the running sums of notional and cost.
     """
     execution, closes = window.execution, np.arange(window.first, window.last)
     last_worth = execution.mark[closes] * (1 + terms.delisting_return)

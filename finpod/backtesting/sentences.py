@@ -160,7 +160,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "
     "differ; the table shows them all",
 }
-"""Code of a warning, or of a note on a comparison -> template for its data, or a function of its data."""
+"""Code of a warning or comparison note -> its sentence, as a template for the data or as a function of the data."""
 
 
 def warning_sentence(warning: ResultWarning) -> str:

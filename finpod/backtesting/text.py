@@ -49,12 +49,12 @@ def columns(result: BacktestResult) -> dict[str, str]:
 
 
 def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row of the table. A cell is empty if the figure does not apply to its column."""
+    """Return (label, cells) of each row of the table. A cell is empty if the figure does not apply to its column."""
     return cells(ROWS, [result.table[column] for column in columns(result)], result.is_short)
 
 
 def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short: bool) -> list[tuple[str, list[str]]]:
-    """Return label and cells of each row, one cell for each of `figures`. A star marks yearly figures if `is_short`."""
+    """Return (label, cells) of each row, one cell for each of `figures`. A star marks yearly figures if `is_short`."""
     star = " *" * is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
@@ -84,7 +84,7 @@ def who_varies(result: BacktestResult) -> str:
 
 def spread_note(result: BacktestResult) -> str:
     """Return a note that members of one tournament understate the effect of luck; empty for other variants."""
-    note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure it"
+    note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure luck"
     return note if result.variants and result.variant_kind == "member" else ""
 
 

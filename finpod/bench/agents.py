@@ -48,7 +48,7 @@ CHECKPOINTS = 4
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the returns on which the returns of an agent are regressed; the constant is its alpha."""
+"""Names of the returns on which the returns of an agent are regressed; the constant of the regression is the agent's alpha."""
 
 
 class Period(NamedTuple):
@@ -112,7 +112,7 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return name -> returns [n] on the test days: of the benchmark, and of equal weight and of each tilt.
+    """Return a dict: name -> returns [n] on the test days, for the benchmark, and for equal weight and each tilt (`KNOWN`).
 
     Equal weight and tilts have no costs, and are rebalanced on the decision days of the agents.
     """
@@ -135,7 +135,7 @@ def rules(task: StockTask) -> dict[str, Any]:
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the annualised constant of an OLS regression of `returns` [n] on `known` [n, k], and its t statistic.
+    """Return (alpha, t): the annualised constant of an OLS regression of `returns` [n] on `known` [n, k], and the t statistic.
 
     The standard error is robust to heteroscedasticity and to autocorrelation up to lag 5 (Newey and West 1987).
     """

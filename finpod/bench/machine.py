@@ -45,7 +45,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` selects the measurements whose name contains this word: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
+    `what` is a word. It selects measurements by their names: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
     Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
     one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
     environment alone; compiled by torch.compile; with a policy acting in it; and PPO from end to end. Other lines are the time

@@ -83,7 +83,7 @@ def checkpoints(
 ) -> Iterator[Trained]:
     """Train one agent, without a tournament, and yield `points` checkpoints, evenly spaced over `steps`.
 
-    Its settings are the defaults of the task, except for the fields in `changed`.
+    The agent's settings are the defaults of the task, except for the fields in `changed`.
     """
     config = LEARNERS[learner].Config(**{**task.defaults(learner), **changed})
     setup = TournamentSetup(task=task, num_envs=task.num_envs, config=config, learner=learner)

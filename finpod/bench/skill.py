@@ -1,9 +1,9 @@
 """Error rates of the verdict on skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
 False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the markets are
-simulated, half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which knows the signal, are tested
-on markets on which this rule has a given information ratio, net of 10 bps. Each market is a row, kept in its own file. Existing
-rows are not computed again, so the command can be stopped and repeated.
+simulated, half are resampled from real days (`-r FILE`). Power: agents, and a rule that knows the signal (the informed rule), are
+tested on markets that give this rule a set information ratio after costs of 10 bps. Each market is a row, kept in its own file.
+Existing rows are not computed again, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES = ("apg", "ppo", INFORMED)
 FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
 RATIOS = (0.5, 1.0, 1.5, 2.0)
 MARKETS = {**dict.fromkeys(FAMILIES, 200), **dict.fromkeys(map(str, RATIOS), 100)}
-"""Number of markets per family (without a signal) and per net information ratio (with a signal)."""
+"""Number of markets per family (without a signal), and per information ratio after costs (with a signal)."""
 YEAR = 252
 ROWS = {
     "train": (64, 64 + 8 * YEAR),
@@ -65,9 +65,9 @@ class Cell(NamedTuple):
     """A row to compute: a market and a rule."""
 
     world: str
-    """Family of a market without a signal, or net information ratio of a market with a signal."""
+    """Family of a market without a signal, or information ratio after costs of a market with a signal."""
     rule: str
-    """Name of a learner, or of the informed rule."""
+    """Name of a learner, or 'informed' for the rule that knows the signal."""
     seed: int
     """Seed of the market."""
 
@@ -90,7 +90,7 @@ def complete(real: str) -> MarketData:
 
 
 def market_of(cell: Cell, real: str | None) -> MarketData:
-    """Return the market of a row. For markets with a signal, its lookback and sign depend on the seed."""
+    """Return the market of a row. The lookback and the sign of a signal depend on the seed."""
     days = ROWS["test"][1] + 1
     if cell.world == RESAMPLED:
         if real is None:
@@ -115,7 +115,7 @@ def task_of(market: MarketData, free: bool) -> StockTask:
 
 
 def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
-    """Return the test returns [n] of the checkpoint that is best on validation, and its validation score."""
+    """Return (test returns [n], validation score) of the checkpoint that is best on validation."""
     steps = UPDATES[learner] * task.num_envs * LEARNERS[learner].Config(**task.defaults(learner)).num_steps
     best, returns = -math.inf, np.empty(0)
     for agent in range(AGENTS):
@@ -127,7 +127,7 @@ def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
 
 
 def informed(market: SimulatedMarket, task: StockTask) -> Array:
-    """Return the returns [n] of the informed rule in the test window."""
+    """Return the returns [n] of the rule that knows the signal, in the test window."""
     first, last = ROWS["test"]
     window = Window(market=market, execution=task.execution, first=first, last=last)
     path = simulate(task.execution, first, last, decisions_of(market.oracle, "oracle", window), task.trading)
@@ -179,7 +179,7 @@ def cells(
 
 
 def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, dict[str, str]]:
-    """Return the Wilson interval of the rate of markets called skilled, and the three cells that both tables have."""
+    """Return (low, high, cells): the Wilson interval of the share of markets called skilled, and the cells of both tables."""
     hits = sum(row["code"] == Code.MORE for row in group)
     low, high = binomtest(hits, len(group)).proportion_ci(level, "wilson")
     interval = {f"{100 * level:.0f} % interval": f"{low:.1%} to {high:.1%}"}

@@ -41,8 +41,8 @@ def with_evidence(
 ) -> BacktestResult:
     """Return the result with its baselines, random portfolios, cost sweep and capacity.
 
-    `path` is the path of the strategy's account in `window` under `terms`. A baseline with the name of the strategy is
-    left out.
+    `path` is the path of the strategy's account in `window`, with costs, cash and caps as in `terms`. A baseline with the
+    name of the strategy is left out.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the replayed decisions respect the caps already

@@ -48,14 +48,14 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
     'rising_days', 'rising_months'     days and calendar months in which the account rose / those in which it moved
     'winning_days', 'winning_months'   days and months in which it beat equal weight / those in which the two differ
     'gaining_names'           assets with a gain / assets with a gain or a loss
-    'contributions'           ticker -> gain, as in `contributions`; 'contribution_shares' are the gains divided by V_0, which
+    'contributions'           ticker -> gain, as in `contributions`; 'contribution_shares' are the gains / the initial cash, and
                               sum to the total return
     'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in
                               ascending order: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
                               'equal_weight'. The first and the last month of the window may be partial
     'alarms'                  the warnings of `flags` as plain values
 
-    Days are sessions, also for intraday data. The account may have a single day or no trades, and may be ruined.
+    Days are sessions, also for intraday data. The account may have a single day or no trades, and may fall to zero.
     """
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
@@ -89,7 +89,7 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
 def contributions(result: BacktestResult) -> pd.Series:
     """Return the gain of each asset that was traded or held, in currency, net of its costs, in descending order.
 
-    The gain is final value - initial value - purchases + sales - costs. The gains sum to V_n - V_0.
+    The gain is final value - initial value - purchases + sales - costs. The gains sum to the change in the account's value.
     """
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
@@ -180,7 +180,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the entries of `attribute` on positions, at the last close of each session after V_0 and before ruin."""
+    """Return the entries of `attribute` on positions, at each session's last close after the start, while equity is positive."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -210,7 +210,7 @@ def _holding_days(result: BacktestResult) -> float:
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Return the squared correlation of the returns on common dates; NaN for fewer than three returns or constant ones."""
+    """Return the squared correlation of the returns on common dates; NaN for fewer than three returns or constant returns."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():

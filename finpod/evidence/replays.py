@@ -25,7 +25,7 @@ FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
 SIZES = (1e6, 1e7, 1e8, 1e9)
 """Account sizes of `capacity`: initial cash, in currency."""
 IMPACT = 1.0
-"""Market impact in `capacity` if the terms have no impact; see `Costs.impact`."""
+"""Coefficient of market impact in `capacity` if the costs of the run have none; see `Costs.impact`."""
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
@@ -44,10 +44,10 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio, 1 is the best).
+    """Return a dict: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio; 1 is the best).
 
-    The fees are `FEES` and the fee of the terms. The other terms are unchanged. `targets` has the decisions [n, N] of each
-    strategy in the window (`Path.targets`).
+    The fees are `FEES` and the fee of the run. `terms` has the costs, cash and rounding of the run. `targets` has the decisions
+    [n, N] of each strategy in the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -59,10 +59,10 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return initial cash (each of `SIZES`) -> strategy -> the figures of `cost_sweep`, and 'costs'.
+    """Return a dict: initial cash (from `SIZES`) -> strategy -> figures as in `cost_sweep`, and 'costs'.
 
-    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the terms, or `IMPACT`
-    if the terms have no impact. The result is empty if the data have no volumes.
+    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the run's costs, or
+    `IMPACT` if they have none. The result is empty if the data have no volumes.
     """
     if window.execution.impact is None:
         return {}
@@ -79,7 +79,7 @@ def capacity(
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     """Return the path of S accounts that trade through the window with given target weights [n, N].
 
-    A row of NaN trades nothing. With the original terms, the path is the original path.
+    A row of NaN trades nothing. With the costs, cash and caps of a run as `terms`, the path is that of the run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -92,7 +92,7 @@ def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
 
 
 def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_free: float) -> tuple[Figures, Path]:
-    """Return the figures of the replayed accounts by name, and their path. Equal ratios share a rank; NaN ranks last."""
+    """Return (figures by name, path) of the replayed accounts. Equal Sharpe ratios share a rank; NaN ranks last."""
     path = replay(targets, window, terms)
     figures = metrics(path.equity.numpy(), risk_free=risk_free, periods_per_year=window.market.periods_per_year)
     table = pd.DataFrame({key: getattr(figures, key) for key in ("total_return", "cagr", "sharpe")}, list(targets))
@@ -101,9 +101,9 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
-    """Return the equity [n + 1, `count`] of long-only random portfolios with the daily turnover of the account of `path`.
+    """Return (equity [n + 1, `count`], reason): random long-only portfolios with the daily turnover of the account of `path`.
 
-    If there are none, the frame is empty and the second value says why: "intraday", "never_traded" or "one_asset".
+    If there are none, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset"; else it is empty.
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), where z [N] is standard normal and s is set to match the account's effective number of assets. A portfolio
@@ -143,7 +143,7 @@ def _eligible(path: Path, window: Window) -> Array:
 def turned(
     latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Return target weights [R, n], the fraction [R] of the trade to make, and the scores z [R, n] of the targets.
+    """Return (weights [R, n], part [R], z [R, n]): target weights, the fraction of the trade to make, and scores of the targets.
 
     The weights are proportional to exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`. The angle
     a in [0, pi] is found by bisection such that the turnover of the trade is `budget` [R]. The turnover is the sum of

@@ -56,7 +56,7 @@ def verdict_of(
     resamples: int = RESAMPLES,
     periods_per_year: float = 252,
 ) -> tuple[Code, Interval]:
-    """Return code and interval of the difference between the CAGRs of returns [n] and of their anchor [n].
+    """Return (code, interval) of the difference of two CAGRs: that of `returns` [n] minus that of `anchor_returns` [n].
 
     The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile interval.
     The code is `MORE` if it lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
@@ -91,9 +91,9 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
-    """Return the interval of the CAGR in excess of anchor, equal weight and benchmark, `widened` for the candidates.
+    """Return a dict: 'anchor', 'equal_weight', 'benchmark' -> interval of the CAGR minus the CAGR of this portfolio.
 
-    It is a fraction a year. `code_of` returns its meaning. A curve without an interval is left out.
+    Intervals are fractions a year, `widened` for the candidates; `code_of` returns their meaning. Undefined ones are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
@@ -109,7 +109,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
                               `widened` for the 'candidates'
     'candidates'              number of results from which this one may have been chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
-    'deflated_sharpe'         probability that the true ratio is above 'expected_best', that of the best candidate without skill
+    'deflated_sharpe'         probability that the true ratio is above 'expected_best', expected of the best one without skill
     'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the returns
                               in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
     'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
@@ -121,8 +121,8 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'overfitting'             probability of backtest overfitting, from `search`
     'fan_beaten'              share of the 'fan_size' random portfolios with a lower Sharpe ratio
 
-    When prices rise, a Sharpe ratio is above zero without skill; the active ratio measures skill. Up to the error of the
-    bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is `MORE`. Intraday results are reduced
+    When prices rise, a Sharpe ratio is above zero without skill; that of the excess returns measures skill. Up to the error of
+    the bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is `MORE`. Intraday results are reduced
     to sessions. A short history has neither intervals nor probabilities.
     """
     spans = {
@@ -207,7 +207,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return the share of random portfolios with a lower Sharpe ratio. Undefined ratios are skipped; NaN without any."""
+    """Return the share of random portfolios with a lower Sharpe ratio. Undefined ratios are skipped; NaN if all are undefined."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -227,7 +227,7 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return the number of 'trials' before the strategy was chosen, and figures of their validation returns, if recorded.
+    """Return a dict: 'trials', the number of agents tried for the strategy; and figures of their validation returns, if recorded.
 
     'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is that of the ratios by which they
     were ranked (of the returns in excess of the baseline, if there is one). 'overfitting' is the probability that this

@@ -48,8 +48,8 @@ def audit(
 
     The strategy first runs in a child process that has the whole market. A second child process receives rows in order of
     time and repeats every decision with the account of the run, up to the last of `days` sampled sessions. Weights must
-    agree to 1e-5. The user's feature functions are computed again for each sampled session: they must agree to 1e-5 on the
-    market cut off after it, and to the last bit on the market with noise after it.
+    agree to 1e-5. The user's feature functions are computed again for each sampled session: on the market without later rows,
+    where values must agree to 1e-5, and on the market with noise in later rows, where they must be identical.
 
     The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are later than
     its first decision or than `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a price
@@ -142,7 +142,7 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change with them as well."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if they also change on the whole market."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)

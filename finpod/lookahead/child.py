@@ -122,7 +122,7 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Return the object that `packing.pack` pickled. `market` takes the place of the market that was left out."""
+    """Return the object that `packing.pack` pickled. `market` takes the place of the market that was not pickled."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()

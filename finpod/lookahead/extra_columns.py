@@ -13,7 +13,7 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""The limit is SKILL, the rank correlation of a good forecast, plus ERRORS standard errors, if this exceeds `MOST`."""
+"""If `SKILL` (the rank correlation of a good forecast) plus `ERRORS` standard errors exceeds `MOST`, the sum is the limit."""
 ROWS = 1000
 """Number of sessions to compare. If there are twice as many or more, every second, third, ... session is compared."""
 
@@ -22,7 +22,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
     """Return a finding for each extra column that correlates with the next session's return in rows `first` to `last`.
 
     For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with one
-    value for all tickers is correlated over time with their mean return, and with the return of the benchmark. Each
+    value for all tickers is correlated over time with the mean return of the tickers, and with that of the benchmark. Each
     correlation is computed twice: over all values, and over the values that differ from those of the previous row.
     """
     findings = []
@@ -53,7 +53,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
-    """Return the mean rank correlation of the rows of two tables, its limit, the number of sessions and the first session.
+    """Return (mean rank correlation of the rows of two tables, limit of this mean, number of sessions, first session).
 
     With `over` 0, sessions are the rows that have a correlation. With `over` 1, they are the columns with values.
     """

@@ -42,9 +42,9 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
     "polars": ("read_", "scan_"),
     "curl_cffi.requests.session": ("Session.request",),
 }
-"""Module -> functions, or prefixes of names, that open files or connections in native code and raise no audit event."""
+"""Module -> names, or prefixes of names, of functions that open files or connections in native code without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> most arguments with which it reads the clock. With more, it converts the given time."""
+"""Function of `time` -> largest number of arguments with which it reads the clock. With more, it converts a given time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Suffixes of files that may hold prices. Reading them is recorded even in the folders of packages and caches."""
@@ -90,9 +90,9 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
-    """Record an access by the user's code, at the innermost of its frames from `frame` outwards. Imports are not recorded.
+    """Record an access to a file, network, process or clock, at the innermost frame of user code from `frame` outwards.
 
-    Packages may start processes. Packages other than pandas, and the standard library, may read the clock.
+    Not recorded: imports, processes that packages start, and clock reads by the standard library or packages except pandas.
     """
     while frame is not None and ((name := frame.f_code.co_filename)[:8] == "<frozen " or is_installed(name)):
         may = {"process": PACKAGE_FOLDERS & set(Path(name).parts), "clock": "pandas" not in Path(name).parts}

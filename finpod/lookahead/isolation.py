@@ -120,7 +120,7 @@ class Child(Strategy):
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             day = f"{self._market.dates[self.at[1]]!s:.10}"
             if time.monotonic() - begun >= LIMIT:
-                text = f"the strategy took over {LIMIT} seconds on {day}, the limit; make it faster"
+                text = f"the strategy took longer on {day} than the limit of {LIMIT} seconds; make it faster"
             else:
                 text = f"the strategy's process ended on {day} (exit code {self._process.wait()}); it must not exit or be killed"
             raise ChildError(text) from error
@@ -137,7 +137,7 @@ class Child(Strategy):
         return pickle.load(self._replies)
 
     def _features(self, asked: Sequence[str | tuple[str, bytes]], known: int) -> tuple[tuple[str, ...], Array | str]:
-        """Return names and values of features on the rows from `known` on. If they fail, return no names and the error."""
+        """Return (names, values) of features on the rows from `known` on. If they fail, return ((), error text)."""
         function = self._isolated.function
         try:
             names, values = self._isolated.table.get([one if isinstance(one, str) else function(*one) for one in asked])

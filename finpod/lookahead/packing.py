@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Fewest sessions of a market for which the arrays in a strategy are checked for having one row per session."""
+"""Arrays in a strategy are checked for having one row per session if the market has at least this many sessions."""
 
 
 class Packed(NamedTuple):
@@ -28,7 +28,7 @@ class Packed(NamedTuple):
     findings: tuple[Finding, ...] = ()
     """Findings on later data and undated models that the strategy holds."""
     error: str = ""
-    """Reason why the strategy could not be pickled, so that `content` is empty; otherwise empty."""
+    """Reason why the strategy could not be pickled, with an empty `content`; empty if it was pickled."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:

@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 
 
 class NotRepeatable(Exception):
-    """Error: two results on the same data differ. Its text is the day."""
+    """Error: two results on the same data differ. The message is the day."""
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
@@ -132,7 +132,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding for each kind of fill at a price that the decision has seen. Noise in later rows does not change it."""
+    """Return one finding per kind of fill whose price the decision has seen: noise in later rows does not change this price."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)

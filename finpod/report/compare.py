@@ -66,14 +66,14 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return the total returns, the number of pairs with an interval, and the number that differ significantly in growth."""
+    """Return a dict: total returns, number of pairs with an interval, and number of pairs that differ significantly in growth."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     codes = [code_of(pair.cagr) for pair in comparison.pairs if pair.cagr is not None]
     return {"totals": totals, "judged": len(codes), "apart": len(codes) - codes.count(Code.NOT_DISTINGUISHABLE)}
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
-    """Return pairs: a sentence, and True if it is severe. Severe ones come first."""
+    """Return a dict of (sentence, severe) pairs. Severe ones come first."""
     notes = notes_of(comparison)
     return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 

@@ -62,8 +62,8 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
     """Return the page of a subject as HTML. Templates see the `shared` values and the charts.
 
-    Charts are made from `drawn`, if given, else from the subject. If a chart or section raises an error, one line takes its
-    place, and a ReportWarning that begins with `called` is issued.
+    Charts are made from `drawn`, if given, else from the subject. A chart or section that raises an error is replaced by one
+    line, and a ReportWarning is issued whose text starts with `called`.
     """
     left_out: list[str] = []
     charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
@@ -89,7 +89,7 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
 ) -> dict[str, Any] | None:
-    """Return the fields of the section and its HTML; None if the section is left out."""
+    """Return a dict of the fields of the section and its 'html'; None if the section is left out."""
     try:
         if (values := section.values(subject)) is None:
             return None

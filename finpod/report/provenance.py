@@ -59,7 +59,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the figures of each variant alone. The last rows of `spread` are mean, standard deviation and count."""
+    """Return `spread` (variant -> figures) as a table. Its last entries, mean, standard deviation and count, are the foot."""
     frame = pd.DataFrame(spread).T.rename({"sd": "standard deviation"})
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]

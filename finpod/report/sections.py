@@ -41,7 +41,7 @@ def _warnings(result: BacktestResult) -> dict[str, Any]:
 
 
 def _significance(result: BacktestResult) -> dict[str, Any] | None:
-    """Return intervals by measure, and probabilities; None if the history is too short for any."""
+    """Return a dict with intervals of Sharpe ratio, CAGR and drawdown, and with probabilities; None if all are undefined."""
     odds = evidence(result)
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
     spans = {}
@@ -112,7 +112,7 @@ def order(sweep: Sweep) -> list[str]:
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """Return the attribution, its largest gains and losses, and the number and the sum of the others."""
+    """Return a dict: the attribution, the largest gains and losses of assets, and number and sum of the other gains."""
     gains = contributions(result)
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
     bars = places(pd.DataFrame({"low": ends.clip(upper=0), "high": ends.clip(lower=0)}))

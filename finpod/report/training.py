@@ -59,7 +59,7 @@ def _figures(run: Training) -> dict[str, Any] | None:
 
 
 def _won(run: Training) -> dict[str, Any]:
-    """Return settings, and for each feature the share of trials that observe it, among the best quarter and among all trials."""
+    """Return a dict: settings of the best quarter and of all trials, and the shares of these trials that observe each feature."""
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
     names = differing(order) if len(order) >= FEW else []
