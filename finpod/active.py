@@ -27,7 +27,7 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return the metrics of one account's path relative to its baseline's path, both from row `first` on; NaN if undefined.
+    """Return metric -> value of the account `path` relative to `baseline`. Both begin at row `first`. NaN if undefined.
 
     'excess'             CAGR minus the baseline's
     'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
@@ -56,7 +56,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly information ratio of active returns [n], 0 if they are constant, and its standard error."""
+    """Return (ratio, standard error) of active returns [n]: the yearly information ratio, 0 for constant returns."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -70,7 +70,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return 'rank_correlation'. It leaves out assets that neither portfolio holds or that lack a price at a fill."""
+    """Return 'rank_correlation'. Assets that neither portfolio holds, or that lack a price at a fill, are left out."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -86,9 +86,9 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return Spearman's correlation [R] of the rows of `one` and `other` [R, N], and the number [R] of pairs without NaN.
+    """Return (correlations [R], counts [R]) of the rows of `one` and `other` [R, N].
 
-    The correlation is NaN for fewer than two pairs, and if either row is constant.
+    Spearman's correlation is over the pairs without NaN, which are counted. NaN for fewer than two pairs or a constant row.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
@@ -100,6 +100,6 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names in the rows `figures` whose tracking error on validation is missing or below `SMALL`."""
+    """Return the agents without a validation tracking error of at least `SMALL`. `figures` has a row per agent and window."""
     lines = (line for line in figures if line["window"] == "validation")
     return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

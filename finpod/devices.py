@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the torch device for 'cpu', 'cuda', 'cuda:1', or 'auto', which means the GPU if there is one and else the CPU.
+    """Return the torch device 'cpu', 'cuda', 'cuda:1' or 'auto'. 'auto' is the GPU if there is one, else the CPU.
 
     Raises InputError for an unknown name, and for a GPU that does not exist.
     """

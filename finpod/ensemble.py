@@ -31,8 +31,8 @@ class Ensemble(Strategy):
     """A strategy whose target weights are the mean of its members' weights. A member uses the mean action of its policy.
 
     `scores` [members] are the members' validation scores, `runs` [members] the seeds of their tournaments. All members have the
-    same task, and can trade any market that has their features. `log` lists all trials with their validation returns;
-    `baseline` [n] has the baseline's validation returns.
+    same task, and can trade any market that has their features. `log` has a row for each trial (one agent trained for one
+    round), with its validation returns. `baseline` [n] has the validation returns of the baseline.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Ensemble(Strategy):
         baseline: Sequence[float] = (),
     ) -> None:
         if not members:
-            raise CheckpointError("an ensemble has no member; give at least one")
+            raise CheckpointError("the ensemble has no members; pass at least one")
         task = members[0].task_spec
         self.members = tuple(members)
         self.name, self.trials, self.provenance = name, trials, provenance
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One ensemble for each tournament. After a single tournament, one strategy for each member."""
+        """One ensemble for each tournament, or each member alone if there was one tournament. Empty for a single member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()

@@ -55,8 +55,8 @@ def make_env(
     same as in `train` and `backtest`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
-    `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` of the physics and
-    `max_failures`.
+    `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` (of the physics)
+    and `max_failures` (see `LocomotionEnv`).
 
     `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a market
     or window for a task without market, an invalid seed, and an unavailable device.
@@ -83,6 +83,6 @@ def make_env(
 
     for name, value in {"market": market, "costs": costs, **window}.items():
         if value is not None:
-            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave it out", argument=name)
+            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave out {name}", argument=name)
     require_settings(task, settings, ("variant", "threads", "max_failures"))
     return LocomotionVectorEnv(make_locomotion(task, num_envs, **options, **settings), numpy=numpy)

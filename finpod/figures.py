@@ -64,7 +64,7 @@ WRITE: dict[str, Callable[..., str]] = {
 
 
 def figure(value: float | None, kind: Kind) -> str:
-    """Return a value in the format `kind`."""
+    """Return a value as text in the format `kind`."""
     return WRITE[kind](value)
 
 

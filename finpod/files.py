@@ -38,7 +38,7 @@ _PARTS = re.compile(
 )
 """Names of the other files and folders that an output folder may contain."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run. Its name is that of the output folder plus this suffix."""
+"""Suffix of the folder of an unfinished run: the name of this folder is the name of the output folder plus the suffix."""
 
 Progress = Callable[[str, float], None]
 """Function that receives a description of the current step, and the share of the work done, from 0 to 1."""
@@ -47,7 +47,7 @@ BACKTESTS = Path("backtests")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically: under a temporary name, which is then renamed.
+    """Write a file atomically: it is written under a temporary name and then renamed.
 
     Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
     """
@@ -97,7 +97,7 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield an empty temporary folder. It is renamed to `path` after the block, or removed if the block raises an error.
 
     With `overwrite` an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError if
-    it must not be replaced or cannot be written.
+    `path` must not be replaced or cannot be written.
     """
     require_free(path, overwrite)
     with _writing(path):
@@ -139,7 +139,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[b
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Raise an OSError of the block as an InputError that names the path."""
+    """Turn an OSError of the block into an InputError that names the path."""
     try:
         yield
     except OSError as error:
@@ -203,7 +203,7 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
+    """Return a dict: package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}

@@ -30,14 +30,14 @@ _KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
-    """Return a built-in strategy, or the one in `file.py` (`file.py:ClassName` if it defines several) or in a trained folder.
+    """Return the strategy `spec`: a built-in name, `file.py` (`file.py:ClassName` if it has several) or a trained folder.
 
     A Strategy is returned unchanged. `features` are the user's feature functions that agents of a trained folder use. A
-    file runs as a separate module: it may import installed packages, but not other files in its folder. Its class must
-    need no arguments.
+    file runs as a separate module: it may import installed packages, but not other files in its folder. The class must be
+    created without arguments.
 
-    Raises InputError for a strategy that does not exist; StrategyError, naming file and line, for a file without a usable
-    Strategy; CheckpointError for a folder that is damaged or not finpod's.
+    Raises InputError for a strategy that does not exist; StrategyError for a file without a usable Strategy, with file and
+    line, and for a folder without agents that can trade; CheckpointError for a damaged folder.
     """
     if isinstance(spec, Strategy):
         return spec
@@ -69,7 +69,7 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 
         return load_walkforward(folder, features)
     if (folder / TRAINED).is_file():
-        raise StrategyError(f"{folder} holds agents of a task without a market, which cannot trade; give an ensemble")
+        raise StrategyError(f"{folder} has agents of a task without a market, which cannot trade; give stock agents")
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
             f"{folder} has no trained agents (no {ENSEMBLE}); give a folder that finpod has trained, or a .py file"
@@ -80,11 +80,11 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 
 
 def load_task(spec: str | PathLike[str]) -> Task:
-    """Return the task of `file.py`, or of `file.py:ClassName` if it defines several.
+    """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
-    A file runs as a separate module; its class must need no arguments. Raises InputError for a missing file and for a task that
-    lacks a member; StrategyError, naming file and line, for a file that cannot be run, lacks the class, or does not define
-    exactly one task.
+    The file runs as a separate module. The class must be created without arguments. Raises InputError for a missing file and
+    for a task that lacks a needed member; StrategyError, with file and line, for a file that cannot be run, lacks the class,
+    or does not define exactly one task.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -146,13 +146,13 @@ def _place(error: BaseException, path: Path) -> str:
 
 
 def _file_and_class(text: str) -> tuple[Path, str]:
-    """Return the path and the class name, which may be empty, of file.py:Class."""
+    """Return (path, class name) of file.py:Class. The class name is empty if `text` names none."""
     file, _, wanted = text.rpartition(":")
     return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of the class `wanted` of a file; if empty, of the only subclass of `base` with members `needed`."""
+    """Return an instance of a class of a file: `wanted`, or if empty the only subclass of `base` with members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}
@@ -164,7 +164,7 @@ def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> An
         home = "finpod" if base is Strategy else base.__module__
         raise StrategyError(f"{path} defines no {noun}; write a subclass of {home}.{base.__name__}")
     if len(names) > 1:
-        raise StrategyError(f"{path} defines {', '.join(names)}; choose one with {path}:{names[0]}")
+        raise StrategyError(f"{path} defines several: {', '.join(names)}; choose one with {path}:{names[0]}")
     try:
         return kinds[names[0]]()
     except FinpodError:

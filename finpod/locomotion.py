@@ -61,7 +61,7 @@ class LocomotionTask(Task):
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
-        """Return mean, standard deviation and minimum of the returns of 20 deterministic episodes, and their mean length."""
+        """Return a score of 20 deterministic episodes: mean, standard deviation and minimum of returns, and mean length."""
         returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
         figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
         figures["mean_length"] = lengths.double().mean()
@@ -76,7 +76,7 @@ class LocomotionTask(Task):
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
-        """Return the log entry 'task', which must not change when a run is resumed, and the version of the physics engine."""
+        """Return entries for the log: 'task', which must not change on resuming, and 'versions', with the physics engine."""
         spec = self.spec()
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 

@@ -39,7 +39,7 @@ class Metrics:
     volatility: float  # NaN for a single return
     sharpe: float
     sortino: float
-    max_drawdown: float  # zero or negative; the peak may be V_0
+    max_drawdown: float  # zero or negative; the peak may be the first value
     calmar: float
     days: int  # number of returns
 
@@ -69,7 +69,7 @@ class Drawdown:
 def metrics(
     equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Metrics:
-    """Return the metrics of an equity curve [n + 1] or [n + 1, E], V_0 first, or of the keyword `returns` [n] or [n, E].
+    """Return the metrics of an equity curve [n + 1] or [n + 1, E], the initial cash first, or of `returns` [n] or [n, E].
 
     `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame; without dates
     it is 252. Issues a PeriodsWarning if dates contradict the number or are too few. Raises InputError unless exactly one of
@@ -133,7 +133,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 
 
 def simple_returns(equity: Any) -> Any:
-    """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E] from each value to the next; zero after ruin.
+    """Return the returns [n] or [n, E] from each value of a curve [n + 1] or [n + 1, E] to the next; zero after a value <= 0.
 
     A return next to a missing value is NaN. For a pandas Series the result is a Series on the later date of each return.
     """
@@ -142,7 +142,7 @@ def simple_returns(equity: Any) -> Any:
 
 
 def drawdowns(equity: Any) -> Array:
-    """Return the drawdowns V_t / max(V_0..V_t) - 1, [T] or [T, E]; NaN where the curve has no value."""
+    """Return the drawdowns, value / highest value so far - 1, of a curve [T] or [T, E]; NaN where the curve has no value."""
     curve = _ruined(_array(equity))
     peak = np.fmax.accumulate(curve, axis=0)
     return np.where(peak > 0, curve / np.where(peak > 0, peak, 1.0) - 1, np.nan)
@@ -189,10 +189,10 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 
 
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
-    """Return the compounded returns of a curve [T] by calendar 'month' or 'year'.
+    """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    Returns the periods [K], datetime64[M] or [Y], and their returns [K]. A period's return starts at the last value before the
-    period, so all returns compound to the total return. Missing values are skipped.
+    A period's return is compounded from the last value before the period, so the returns of all periods compound to the total
+    return. Missing values are skipped.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known = np.isfinite(curve)
@@ -218,7 +218,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Return a checked curve, zero from ruin on; leading NaN are kept."""
+    """Return the curve, checked. From its first value at or below zero on, it is zero. Leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -227,7 +227,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return the curve of `returns` from V_0 = 1 (1 over leading NaN), and the returns. Both are zero after ruin."""
+    """Return (curve, returns). The curve starts at 1 and stays 1 over leading NaN. Both are zero once the curve is zero."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -260,7 +260,7 @@ def _ruined(curve: Array) -> Array:
 
 
 def _steps(curve: Array) -> Array:
-    """Return simple returns [n] or [n, E]; zero after ruin, NaN before the curve begins."""
+    """Return simple returns [n] or [n, E]; zero after a value of zero, NaN before the curve begins."""
     before = curve[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(before == 0, 0.0, curve[1:] / before - 1)
@@ -299,7 +299,7 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
 
 
 def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
-    """Return two arrays of equal length, and their dates. Dated pandas objects are reduced to their common dates."""
+    """Return (curve, benchmark, dates) of equal length. Dated pandas objects are reduced to their common dates."""
     curve, other = _array(equity), _array(benchmark)
     dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
     if dates is not None and benchmark_dates is not None:

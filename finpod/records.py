@@ -30,8 +30,8 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped", "delisted", or the reason why an order was not filled: "not_member", "no_price", "no_cash" or
-    "no_whole_share".
+    `code` is "skipped" (no row to decide on before the start), "delisted", or the reason why an order was not filled:
+    "not_member", "no_price", "no_cash" or "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD
@@ -56,8 +56,8 @@ class Finding:
     """One finding of the look-ahead audit.
 
     `kind` is "cut" or "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains
-    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill" (a
-    price seen before), "backfilled" (prices before the first real bar) or "extra" (a column predicts the next return).
+    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill"
+    (a price seen before), "backfilled" (prices before the first real bar) or "extra" (a column predicts the next return).
     """
 
     kind: str
@@ -80,7 +80,7 @@ class Audit:
     findings: tuple[Finding, ...] = ()
     days: tuple[str, ...] = ()  # sessions checked, YYYY-MM-DD
     subject: str = ""  # name of the strategy or other object audited
-    unchecked: tuple[str, ...] = ()  # codes of the limits of the audit, keys of `backtesting.sentences.UNCHECKED`
+    unchecked: tuple[str, ...] = ()  # codes of what was not checked, keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
     """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed". Empty if there is an outcome."""
     note: str = ""  # day or error that the reason refers to

@@ -29,8 +29,8 @@ UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 
 class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
-    `strategy` and `benchmark` are names. n is the number of returns. A curve has n + 1 points. The first is the cash, at the
-    close of the first session.
+    `strategy` and `benchmark` are names. n is the number of returns. A curve has n + 1 points. Its first point is the initial
+    cash, at the close of the first session.
     """
 
     strategy: str
@@ -69,7 +69,7 @@ class BacktestResult:
     trained_until: str | None = None
     """Last day the strategy was trained or selected on."""
     trials: int = 1
-    """Number of agents tried before this one was selected."""
+    """Number of candidates tried before the strategy was selected, such as agents after each round of training."""
     opened: int = 1
     """Number of results of this window that were looked at, including this one."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -96,8 +96,8 @@ class BacktestResult:
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy: 'trials', the number of trials; 'sharpe_sd', the standard deviation of their Sharpe
-    ratios on validation; 'ranked_sd', the same over the baseline; 'overfitting', the probability of overfitting."""
+    """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of Sharpe
+    ratios on validation; 'ranked_sd', the same of excess returns; 'overfitting', the probability of overfitting."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
@@ -178,9 +178,9 @@ class BacktestResult:
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Return an intraday result reduced to V_0 and the last point of each session. Other results are unchanged.
+        """Return an intraday result reduced to its first point and the last of each session. Other results are unchanged.
 
-        If the first session has further bars, V_0 is dated one weekday earlier, so n sessions have n returns.
+        If the first session has further bars, the first point is dated one weekday earlier, so n sessions have n returns.
         """
         if not self.is_intraday:
             return self
@@ -235,7 +235,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Figures of each variant by its name, and their 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        """Variant -> its figures, and 'mean', 'sd' (ddof 1) and 'count' -> these statistics; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Built-in strategies by name: baselines, and the informed rule of a simulated market. Does not import torch."""
+"""Built-in strategies by name: baselines, and the rule that knows a simulated market's signal. Does not import torch."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RiskWeighted(Strategy):
         self.weigh = weigh
         """Function of returns [t, n], NaN only at the start of columns, that returns weights [n] >= 0. It may raise any error."""
         self.failures = 0
-        """Number of decisions of the last run without a solution. They used inverse volatility."""
+        """Number of decisions in the last run for which `weigh` found no weights. Inverse volatility was used instead."""
 
     def decide(self, view: MarketView) -> Decision:
         _require_daily(self.name, view)
@@ -180,14 +180,14 @@ class DollarVolume(Strategy):
 
 def _require_daily(name: str, view: MarketView) -> None:
     if not view.begins_session:
-        raise StrategyError(f"{name} is a rule for daily bars, but these are intraday; resample to one bar a session")
+        raise StrategyError(f"{name} needs daily bars, and these are intraday; resample the bars to one a session")
 
 
 class SignalOracle(Strategy):
-    """Informed rule of a simulated market. It knows the planted signal and decides every fifth session.
+    """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
-    It tilts equal weight by the `forecast`. To save costs, it trades only a part of the way: its target is `keep` times the
-    present weights plus 1 - `keep` times the tilted weights.
+    It tilts equal weight by the `forecast`. To save costs, it moves only part of the way to the tilted weights: its target
+    is `keep` times the present weights plus 1 - `keep` times the tilted weights.
     """
 
     name = "oracle"
@@ -261,7 +261,7 @@ SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volum
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
-    """Return the baselines for a backtest on these data, and warnings that name the ones left out."""
+    """Return (baselines, warnings) for a backtest on this market. The warnings name the baselines that are left out."""
     if market.bars_per_session > 1:
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     warnings = []

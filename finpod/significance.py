@@ -48,14 +48,13 @@ def intervals(
     level: float = 0.95,
     resamples: int = 10_000,
 ) -> dict[str, dict[str, Interval]]:
-    """Return percentile intervals of the Sharpe ratio, CAGR and maximum drawdown of `returns` [n], and of their differences
-    from `others` [n].
+    """Return a dict of percentile intervals: name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval.
 
-    Returns name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval. The name 'strategy' has the metrics of `returns`. A name
-    in `others` has the differences. All series cover the same days; `risk_free` is a yearly rate. The mean block length is
-    the `block_length` of the returns, or of the series of differences. An interval thus does not depend on the remaining
-    series. A metric that is undefined in a resample is skipped; an interval without any value is NaN. The peaks of
-    resamples differ, so the drawdown of the series may lie outside its interval.
+    The name 'strategy' has the metrics of `returns` [n]. A name in `others` has these metrics minus those of its series [n].
+    All series cover the same days; `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns,
+    or of the returns minus the other series. An interval thus does not depend on the remaining series. A metric that is
+    undefined in a resample is skipped; an interval without any value is NaN. The peaks of resamples differ, so the drawdown
+    of a series may lie outside its interval.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
     """
@@ -156,7 +155,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
+    """Return the percentile interval. `values` [1 + resamples] has the estimate first, then its value in each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -165,7 +164,7 @@ def _interval(values: Array, level: float) -> Interval:
 
 
 def expected_best(trials: int, sd: float) -> float:
-    """Return the expected maximum of `trials` scores without skill, of mean 0 and standard deviation `sd`.
+    """Return the expected largest of `trials` random scores (without skill) with mean 0 and standard deviation `sd`.
 
     sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z (Bailey and
     Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative deviation.
@@ -219,7 +218,7 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
 
 
 def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
-    """Return the Sharpe ratio s per period, and the standard deviation of its estimate times sqrt(n - 1); NaN if undefined."""
+    """Return (s, spread): the Sharpe ratio per period, and sqrt(n - 1) times the standard error of s; NaN if undefined."""
     steps = np.asarray(returns, dtype=np.float64)
     if len(steps) < 3 or steps.std(ddof=1) < DUST:
         return math.nan, math.nan
@@ -243,7 +242,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns have shape {table.shape}; pass [T, M], one column a trial, without NaN", argument="returns"
+            f"returns of shape {table.shape} are not [T, M] without NaN; pass one column a trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(

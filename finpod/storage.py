@@ -23,8 +23,8 @@ class Store:
     """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
     File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the folder
-    NAME.parts, and `read` joins the objects. Methods raise InputError that names the file if it cannot be written, read or
-    removed. The constructor raises InputError for a URL that cannot be opened.
+    NAME.parts, and `read` joins the objects. Methods raise InputError, which names the file, if a file cannot be written,
+    read or removed. The constructor raises InputError for a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -109,7 +109,7 @@ class Store:
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
-        """Turn errors of the file system into InputError that names the file, except when reading a missing file."""
+        """Turn errors of the file system into an InputError that names the file. FileNotFoundError passes on reading."""
         try:
             yield
         except (OSError, ValueError) as error:

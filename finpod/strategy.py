@@ -19,13 +19,13 @@ Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
 """Types that `decide` may return. The alias is a string so that pandas need not be imported."""
 FeatureLike = str | Callable[[MarketData], Array]
 SETS_KEPT = 2
-"""Number of feature sets that are cached as tables."""
+"""Number of feature sets whose tables are cached."""
 
 
 class FeatureTable:
     """Raw features of a market, each computed once for all rows. Row t of a feature depends on rows <= t only.
 
-    The sets that were computed last are cached as tables. Agents that observe different features share the columns.
+    The tables of the last feature sets are cached. Agents that observe different features share the columns.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -93,7 +93,7 @@ class MarketView:
         return bool(self._market.begins_session[self._row])
 
     def rows_of(self, sessions: int) -> int:
-        """Return the number of rows in a number of `sessions`. Daily data have one row a session."""
+        """Return the number of rows in `sessions` sessions. Daily data have one row a session."""
         return max(round(sessions * self._market.bars_per_session), 1)
 
     @property
@@ -203,12 +203,12 @@ class Strategy:
     trained_until: str | None = None
     """Last day of the data for training and selection. A backtest refuses a window that starts on or before this day."""
     trials: int = 1
-    """Number of variants that were tried before the strategy was selected."""
+    """Number of candidates tried before the strategy was selected, such as agents after each round of training."""
     every: int = 1
     """Number of bars (sessions, if bars are daily) from one decision to the next. There are no trades in between."""
     max_weight: float | None = None
     max_turnover: float | None = None
-    """Default caps on the weight of an asset, and on the turnover of one decision; None for no cap. See `finpod.backtest`."""
+    """Default caps on the weight of an asset, and on the turnover of one decision. None: no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
     """Name of the portfolio to beat, see `finpod.trading.anchors`. It is rebalanced as often as the strategy decides."""
     trades_benchmark: bool = False
@@ -220,9 +220,9 @@ class Strategy:
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """Validation returns [n, trials] of all trials, one table per selection."""
+    """A table [n, candidates] for each selection of agents: the validation returns of all candidates."""
     tried_over: Sequence[Array] = ()
-    """Validation returns [n] of the baseline for each table of `tried`; empty if trials were ranked without a baseline."""
+    """For each table of `tried`, the baseline's returns [n] in validation; empty if the ranking used no baseline."""
     variants: Sequence[Strategy] = ()
     """Strategies from the same training with other seeds. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""
@@ -244,9 +244,9 @@ class Strategy:
 
 
 def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
-    """Return equal weights [N] of the k assets of `among` [N] with the largest `strength` [N]. NaN is never selected.
+    """Return equal weights [N] for the k assets with the largest `strength` [N]. `among` [N] limits the choice (None: all).
 
-    Ties go to the earlier column. Raises InputError unless k is a positive whole number.
+    NaN is never selected. Ties go to the earlier column. Raises InputError unless k is a positive whole number.
     """
     require_number("k", k, 1, whole=True)
     ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)

@@ -28,15 +28,15 @@ from finpod.strategy import Strategy
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
 """Per session: standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return."""
 SIGNAL = 0.1
-"""Default signal. With it, the informed rule has a yearly information ratio of about 4 after costs."""
+"""Default strength of the signal. A rule that knows the signal then has a yearly information ratio of about 4 after costs."""
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
 """Largest number of assets, and of days. So many days end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
-"""Terms of `CALIBRATED`: sessions between decisions of the informed rule, its costs in bps, and the number of assets."""
+"""Settings of `CALIBRATED`: sessions between decisions, costs in bps a side, and number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
-"""Yearly information ratios of the informed rule, net of costs, that the signals in `CALIBRATED` give."""
+"""Yearly information ratios, after costs, that `SignalOracle` reaches with the signals in `CALIBRATED`."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
     (5, 1): ((0.02028, 0.02886, 0.04055, 0.05132, 0.06188, 0.08244), (0.9, 0.5, 0.3, 0.3, 0.3, 0.3)),
     (5, -1): ((0.02806, 0.03525, 0.04883, 0.06258, 0.07662, 0.10507), (0.5, 0.5, 0.3, 0.3, 0.3, 0)),
@@ -45,9 +45,9 @@ CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] =
     (63, 1): ((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
     (63, -1): ((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
 }
-"""(lookback, sign) -> absolute signals at which the informed rule reaches each of `RATIOS`, and the best `keep` of that rule
-(`SignalOracle`) for each signal, among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. Computed by `finpod/bench/calibrate.py` of commit
-1d3cf8c. On 1,000 other markets of 2,600 sessions each mean ratio is within 0.04 of its target."""
+"""(lookback, sign) -> (signals, keeps): for each of `RATIOS`, the absolute signal with which `SignalOracle` reaches it, and
+its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. Computed by `finpod/bench/calibrate.py` of commit 1d3cf8c. On
+1,000 other markets of 2,600 sessions, the mean ratio is within 0.04 of each target."""
 
 
 def random_returns(
@@ -87,7 +87,7 @@ class SimulatedMarket(MarketData):
 
     @property
     def oracle(self) -> Strategy:
-        """Informed rule, which knows the signal."""
+        """The rule that knows the signal of this market."""
         signals, keeps = CALIBRATED[self.lookback, -1 if self.signal < 0 else 1]
         return SignalOracle(self.signal, self.lookback, float(np.interp(abs(self.signal), signals, keeps)))
 
@@ -106,9 +106,9 @@ def simulate_market(
     """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
 
     `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
-    next day's idiosyncratic return; `reversal` changes its sign. Instead, `net_ratio` sets the signal by the yearly
-    information ratio of the informed rule (`oracle`) over equal weight, with decisions every fifth session, 10 bps a side and
-    fills at the open. `net_ratio` is from 0 (no signal) to 3 for 20 stocks. For other numbers of stocks, ratios scale with
+    next day's idiosyncratic return; `reversal` changes the sign of the signal. Instead, `net_ratio` sets the signal: the rule
+    that knows it (`oracle`) then has this yearly information ratio over equal weight, deciding every fifth session, at 10 bps
+    a side and fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers of stocks, ratios scale with
     sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
     signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
     as fast as one of beta 1. Raises InputError for arguments out of range.

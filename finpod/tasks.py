@@ -56,7 +56,7 @@ class StockTask(Task):
     validation: tuple[int, int]  # first and last row
     device: str = "cpu"  # device that holds the features and masks
     observed: tuple[str, ...] | None = None  # features that this agent observes; None for all
-    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None for `trading`
+    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None: `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -95,13 +95,13 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return features [T, N, F], the assets that may be held [T, N] (members with a bar), and the anchor of a tilt [T, N]."""
+        """Return the table: features [T, N, F], mask [T, N] of members with a bar, and anchor [T, N] of a tilt."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
-        """Return `num_envs` accounts that trade the training window on the terms `practice`."""
+        """Return `num_envs` accounts that trade the training window with the settings `practice`."""
         trading = self.practice or self.trading
         if num_envs != trading.num_envs:
             groups = math.gcd(num_envs, trading.groups)
@@ -121,7 +121,7 @@ class StockTask(Task):
 
     @property
     def undifferentiable(self) -> str | None:
-        """Name of the setting through which no gradient passes; None if gradients pass."""
+        """Name of the setting that blocks the gradient; None if none does."""
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
@@ -157,7 +157,7 @@ class StockTask(Task):
         return self.score_of(self.play(policy, self.validation))
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window (first row, last row), on the terms `trading`."""
+        """Return the path of the deterministic policy on a window (first row, last row), with the settings `trading`."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -199,7 +199,7 @@ class StockTask(Task):
         return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return the parts of the task that an ensemble needs: features, scaling, trading terms, windows and data hash."""
+        """Return the parts of the task that an ensemble needs: features, scaling, trading settings, windows and data hash."""
         day, panel = [f"{date!s:.10}" for date in self.market.dates], self.own_panel
         return {
             "task": self.name,
@@ -216,8 +216,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log: 'task' (a run is resumed only with an equal one), undefined features, the title of
-        the data, and the validation returns of the baseline."""
+        """Return entries for the log: 'task' (must not change when the run is resumed), undefined features, the title of the
+        data, and the validation returns of the baseline."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
@@ -279,7 +279,7 @@ def make_stock_task(
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
         begin, end = (f"{market.dates[row]!s:.10}" for row in (validation_rows[0], train_rows[1]))
-        text = f"validation starts on {begin}, before training ends on {end}; start validation later"
+        text = f"validation starts on {begin}, but training ends only on {end}; start validation later"
         raise InputError(text, argument="validation")
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:

@@ -88,7 +88,7 @@ def train(
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
     `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Of the keywords
-    that define "stocks", other tasks take only `num_envs`. They return a `TrainedRun`.
+    that define "stocks", other tasks take only `num_envs`. For them, `train` returns a `TrainedRun`.
 
     `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
     agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
@@ -148,12 +148,12 @@ def _learning_task(
 ) -> Task:
     """Return the task for the arguments of `train`.
 
-    Raises InputError for an unknown learner, the config of another learner, and a gradient that the task lacks.
+    Raises InputError for an unknown learner, the config of another learner, and a learner whose gradient the task lacks.
     """
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
     if config is not None and not isinstance(config, kind):
-        text = f"config is a {type(config).__name__}; learner {learner!r} takes {kind.__name__}"
+        text = f"config is a {type(config).__name__}, which learner {learner!r} cannot use; pass a {kind.__name__}"
         raise InputError(text, argument="config")
     if not isinstance(task, str):
         learning = _task_without_market(task, of_market, settings)
@@ -186,7 +186,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            text = f"task {learning.name!r} has no market, so {name} has no effect; leave it out"
+            text = f"task {learning.name!r} has no market, so {name} has no effect; leave out {name}"
             raise InputError(text, argument=name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
@@ -196,7 +196,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
     """Compute the features of stocks. Return remarks on dropped features and on a `max_weight` too low to invest all.
 
-    Without `progress` and `watch` the remarks are also warnings. Raises InputError if a rollout of a learner with the exact
+    Without `progress` and `watch` they are issued as warnings. Raises InputError if a rollout of a learner with the exact
     gradient is longer than the training window.
     """
     task = setup.task
@@ -205,20 +205,20 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     steps, hold, sessions = setup.config.num_steps, task.trading.hold, task.train[1] - task.train[0]
     if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
         raise InputError(
-            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}, but the training window has {sessions:,}; give "
-            "fewer steps",
+            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}, but the training window has only {sessions:,}; "
+            "give fewer steps",
             argument="num_steps",
         )
     if progress is not None:
         progress("features", 0.0)
     remarks = []
     if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
-        remarks.append(f"features dropped, undefined on most training rows: {dropped}")
+        remarks.append(f"features dropped because they are undefined on most training rows: {dropped}")
     cap, members = task.trading.max_weight or 1.0, task.execution.member & task.execution.has_bar
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
         remarks.append(
-            f"max_weight {cap:g} needs {needed:,} assets to invest everything, but some days have {fewest}; the rest stays in cash"
+            f"max_weight {cap:g} needs {needed:,} assets to invest all, but some days have {fewest}; the rest stays in cash"
         )
     if progress is None and watch is None:
         for remark in remarks:

@@ -40,7 +40,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Return the checked weights [N] of one decision, or None. Any error becomes a StrategyError naming strategy and day."""
+    """Return the checked weights [N] of one decision, or None. Errors become a StrategyError that names strategy and day."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):
@@ -62,7 +62,7 @@ def decisions_of(
 ) -> Decide:
     """Return the `decide` function of a strategy for `simulate`, for a single account; `log` collects the decisions."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
-        raise StrategyError(f"strategy {label} decides every {strategy.every!r} sessions; every must be 1 or more")
+        raise StrategyError(f"strategy {label} has every={strategy.every!r}; it must be a whole number of 1 or more")
     market, marks = window.market, window.execution.mark
     table = table or FeatureTable(market)
 
@@ -106,7 +106,7 @@ class PrecomputedWeights:
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
         """Return the weights [last - first, S, N] float64 for the rows [first, last); NaN for decisions that trade nothing.
 
-        Raises StrategyError that names the strategy and the earliest day with invalid weights.
+        Raises StrategyError for invalid weights, and names the strategy and the earliest such day.
         """
         table = self._table[strategies, first:last].swapaxes(0, 1)
         weights = torch.empty(table.shape, dtype=torch.float64)
@@ -150,7 +150,7 @@ class PrecomputedWeights:
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
     """Return a decision as nonnegative weights [N] that sum to at most one.
 
-    Raises StrategyError that names strategy and day for NaN, for a weight below -1e-6 and for a sum above 1 + 1e-6.
+    Raises StrategyError, which names strategy and day, for NaN, a weight below -1e-6 and a sum above 1 + 1e-6.
     """
     where = f"strategy {who} on {date!s:.10}"
     weights = _as_array(decision, tickers, where)
@@ -191,7 +191,7 @@ def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array
                 repeated = next(key for key in keys if keys.count(key) > 1)
                 raise StrategyError(f"{where} returned a weight for {repeated} twice; return one for each ticker")
             if unknown := [str(key) for key in keys if key not in tickers]:
-                text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use its tickers"
+                text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use the market's tickers"
                 raise StrategyError(f"{where} returned {text}")
             decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)

@@ -160,7 +160,7 @@ CASES = {
         lambda *_: intraday_market(60),
         BASELINES,
         "rules_daily_only",
-        "(is a rule for daily bars|needs volumes)",
+        "(needs daily bars|needs volumes)",
     ),
 }
 

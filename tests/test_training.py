@@ -143,7 +143,7 @@ def test_names_that_are_never_members_are_left_out(market):
     ({"seeds": 0}, "seeds is 0"),
     ({"threads": 0}, "threads is 0"),
     ({"num_envs": None}, "num_envs is None"),
-    ({"train": (25, 85), "validation": (81, 100)}, "before training ends"),
+    ({"train": (25, 85), "validation": (81, 100)}, "training ends only"),
 ])  # fmt: skip
 def test_what_is_invalid_is_refused_in_one_line(market, tmp_path, changes, told):
     windows = {name: tuple(market.dates[list(changes[name])]) for name in ("train", "validation") if name in changes}
