@@ -269,7 +269,7 @@ def test_a_row_is_required_where_there_is_a_table():
     pod = make_pod(random_market(120, 5, gaps=0))
     step = pod.env.step
     pod.env.step = lambda action: (taken := step(action))._replace(obs=Observation(taken.obs.state))
-    refused("no row", pod.learner.collect, pod.env)
+    refused("names no row", pod.learner.collect, pod.env)
 
 
 def test_rewards_are_scaled_by_the_spread_of_the_discounted_return(numbers):

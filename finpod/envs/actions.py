@@ -19,7 +19,7 @@ CHOICES = {"action": ("tilt", "softmax", "shares"), "reward": ("log", "value")}
 
 @dataclass(frozen=True, kw_only=True)
 class TradingConfig(Terms):
-    """The trading task: terms of the accounts, actions and rewards. They are stored with a trained agent."""
+    """Settings of the trading task: accounts, actions and rewards. They are stored with a trained agent."""
 
     num_envs: int = 1024
     """Number E of accounts that are stepped in parallel."""
@@ -28,7 +28,7 @@ class TradingConfig(Terms):
     action: str = "tilt"
     """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
     tilt: float = 1.0
-    """Factor k of w ~ a exp(k tanh z), a the anchor. At k = 1, full tilts leave about 60 effective assets of 100."""
+    """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, full tilts leave about 60 effective assets of 100."""
     anchor: str = EQUAL
     """Portfolio that agents tilt and have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
@@ -36,7 +36,7 @@ class TradingConfig(Terms):
     hold: int = 5
     """Number of bars (sessions, if bars are daily) from one decision to the next."""
     horizon: int | None = 20
-    """Number of decisions after which an episode is truncated; None for episodes that last to the end of the data."""
+    """Number of decisions after which an episode is truncated. None: episodes last to the end of the window."""
     random_start: bool = True
     """True to begin episodes on random days, False to begin them on the first day of the window."""
     reward: str = "log"
@@ -73,7 +73,7 @@ class TradingConfig(Terms):
 
     @property
     def undifferentiable(self) -> str | None:
-        """Name of the setting through which no gradient passes; None if gradients pass."""
+        """Name of the setting that blocks the gradient; None if none does."""
         if self.action == "shares":
             return "action 'shares'"
         return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None

@@ -52,12 +52,12 @@ class _Vector(VectorEnv[Any, Any, Any]):
         Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
         """
         if options is not None and "reset_mask" in options:
-            raise InputError("options has a reset_mask; leave it out, as an episode that ends is reset automatically")
+            raise InputError("options has 'reset_mask'; leave out 'reset_mask': ended episodes are reset automatically")
         super().reset(seed=None if seed is None else require_seed(seed))
         return self._seen(self.env.reset(seed)), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Apply actions [E, A]. Raises InputError that names the environment of an action that is not finite."""
+        """Apply actions [E, A]. Raises InputError if an action is not finite, and names its environment."""
         step = self.env.step(self._action(actions))
         self.env.check()
         ended = step.terminated | step.truncated
@@ -99,7 +99,7 @@ class TradingEnv(_Vector):
     On arrays, an observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash
     last. Actions [E, A] are clipped to [-1, 1], and those of a tilt or of logits are multiplied by `REACH`. Rewards are
     float64 [E]. Gymnasium's RecordEpisodeStatistics gives episode statistics. Its wrappers of vector observations do not
-    support environments that reset within a step. None is needed for scaling: the features are already scaled.
+    support environments that reset within a step. No wrapper is needed for scaling: the features are already scaled.
 
     `start` and `end` bound the sessions traded. The features are scaled by `scaling`, taken from another environment's
     `panel`; if it is None, by statistics of the sessions from `start` to `end`. `env` is the `MarketEnv`.

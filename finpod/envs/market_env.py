@@ -87,7 +87,7 @@ class MarketEnv:
         """Trade on actions [E, A], advance by `hold` rows and return the step; with `grad` also its `Returns`.
 
         With `grad` the gradient graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises
-        InputError that names a setting through which no gradient passes.
+        InputError if a setting blocks the gradient, and names the setting.
         """
         if not grad:
             with torch.no_grad():
@@ -108,7 +108,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of `hold` accounts in the anchor, on the CPU. Account p first trades at row `first` + p."""
+        """[n + 1, hold] equity of `hold` accounts that hold the anchor, on CPU. Account p first trades at row `first` + p."""
         hold, terms = self.config.hold, self.config.uncapped
         numbers = torch.arange(hold, device=self.device).unsqueeze(-1)
 
@@ -143,7 +143,7 @@ class MarketEnv:
         return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
-        """Raise InputError that names environment, step and column of the first bad action since the last check."""
+        """Raise InputError if an action since the last check was bad; it names environment, step and column of the first."""
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:

@@ -76,7 +76,7 @@ class Bars:
         return torch.tensor(np.array(getattr(self._market, name)), dtype=torch.float64, device=self.device)
 
     def last(self, name: str) -> Tensor:
-        """Return the last value of a table at or before each row [T, N]; NaN before the asset's first."""
+        """Return the last value of a table at or before each row [T, N]; NaN before the asset's first value."""
         return torch.tensor(forward_fill(getattr(self._market, name)), dtype=torch.float64, device=self.device)
 
     def change(self, name: str) -> Tensor:

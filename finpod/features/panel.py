@@ -51,7 +51,7 @@ class Panel:
     """Feature -> share of the members' bars on the training rows at which it is undefined. Shares of 0 are left out. Empty if
     the scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> such a share, for the features that were dropped because it is above `MOST_UNDEFINED`."""
+    """Feature -> this share, for the features that were dropped because their share is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
@@ -60,7 +60,7 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return the requested features, with sets replaced by their members, and the names of those whose tables `market` lacks.
+    """Return (features, left out): features with sets resolved, and names of those whose tables `market` lacks.
 
     Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like a
     built-in or another requested feature, and if no feature is left.
@@ -78,7 +78,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
             else:
                 available[name] = feature
     if not available:
-        text = "features is empty; leave it out for the default set"
+        text = "features is empty; leave out features for the default set"
         if left_out:
             lacking = ", ".join(left_out)
             text = f"no feature is left: this market lacks columns that {lacking} need; choose other features"
@@ -141,7 +141,7 @@ def build_panel(
     dropped: dict[str, float] = {}
     if scaling is None:
         if fit is None:
-            raise InputError("a panel needs training rows, fit=(first, stop), or the scaling of a trained agent")
+            raise InputError("fit and scaling are both missing; pass the training rows, fit=(first, stop), or scaling")
         kinds = [_definition(feature, market).kind for feature in available]
         scaling = Scaling.fit(raw, member, *fit, names=names, kinds=kinds)
         bars = (member & tradable)[slice(*fit)]

@@ -41,9 +41,9 @@ class Scaling:
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for rows out of range."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for bad rows."""
         if not 0 <= first < stop <= len(raw):
-            raise InputError(f"training rows are {first}:{stop}; pass some rows within 0:{len(raw)}")
+            raise InputError(f"training rows {first}:{stop} are empty or out of range; pass rows within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
         mean, sd = (tuple(torch.stack(values).tolist()) for values in zip(*figures, strict=True))
         return cls(tuple(names), tuple(kinds), mean, sd)
@@ -92,7 +92,7 @@ class Scaling:
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return mean and sd of the members' `values` [T, N], over all or along `dim`; 0 without values. sd is 0 if constant."""
+    """Return (mean, sd) of the members' `values` [T, N], over all or along `dim`; 0 without values. sd is 0 if constant."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

@@ -19,7 +19,7 @@ class Learner(Protocol):
     bounds: ClassVar[Any]
     """Settings that a search may vary: name -> lowest and highest value."""
     needs_gradient: bool
-    """True if the learner needs differentiable environments. By default, each environment then has its own row."""
+    """True if the learner needs differentiable environments. By default, each environment then has its own table row."""
     updates: int
     """Number of updates so far."""
 

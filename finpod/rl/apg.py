@@ -1,7 +1,7 @@
 """Analytic policy gradient (APG): the exact gradient of an objective, net of costs, through a differentiable environment.
 
 K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). The next update
-continues with the same accounts, without their gradients. The policies, called scorers, are deterministic.
+continues with the same accounts, without gradients of earlier steps. The policies, called scorers, are deterministic.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class ScorerSpec(AccountSpec):
 
 
 class ScorerPolicy(AccountPolicy):
-    """Policy with action (1 - keep) * score + keep * (the present holding as an action), without exploration or value.
+    """Policy with action (1 - keep) * score + keep * (the action that keeps the holdings), without exploration or value.
 
-    keep is a sigmoid of the day's mean features. An untrained policy moves halfway to the anchor at every decision. With
-    'softmax' it moves halfway to equal weights of all assets and cash.
+    keep depends on the day's mean features, by a sigmoid. An untrained policy moves halfway to the anchor at every decision;
+    with 'softmax' it moves halfway to equal weights of all assets and cash.
     """
 
     spec: ScorerSpec

@@ -51,14 +51,14 @@ class Checkpoint:
     """Versions of finpod and torch."""
 
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
-        """Return the policy, ready to act: `untrained` with the agent's weights, or if None a new policy on `device`.
+        """Return the policy, ready to act. The weights are loaded into `untrained`; None: into a new policy on `device`.
 
-        Raises CheckpointError if weights and sizes do not agree, and for a new policy that only its task can build.
+        Raises CheckpointError if weights and sizes do not agree, and if `untrained` is missing but needed.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
         if untrained is None and kind not in POLICIES:
-            raise CheckpointError("only the task can build the policy; load the agent with its task")
+            raise CheckpointError("only its task can build this policy; pass the task: TrainedRun(folder, task)")
         try:
             if untrained is None:
                 make, spec = POLICIES[kind]
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError that names `path` for any other content."""
+        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError, which names `path`, for any other content."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
@@ -112,7 +112,7 @@ def save_agents(
 ) -> None:  # fmt: skip
     """Write a folder of agents, one file each. If it cannot be written completely, nothing is written.
 
-    The JSON file `marker` holds `content` and the names of the agents' files. `beside` maps names to other files.
+    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name of another file -> content.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]
@@ -126,7 +126,7 @@ def save_agents(
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
     """Return the content of the JSON file that marks a trained folder. `form` is its expected format.
 
-    Raises CheckpointError that names the file if it is damaged or has another format.
+    Raises CheckpointError, which names the file, if it is damaged or has another format.
     """
     try:
         content: Any = json.loads((folder / marker).read_text())
@@ -138,7 +138,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy's sizes, and its kind unless that is 'market'; {'kind': 'own'} if only its task can build it."""
+    """Return a policy's sizes as a dict, with 'kind' if not 'market'. It is {'kind': 'own'} if only the task can build it."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})

@@ -18,7 +18,7 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A], without sampling. `groups` is the number of groups that share a table row."""
+    """Return the policy's mean actions [E, A], without sampling. `groups`: number of groups that share a row each."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))

@@ -127,7 +127,7 @@ class Code(NamedTuple):
     """[D, 1] logit of cash."""
     value: Tensor
     """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
-    because its gradient is several times that of the policy. Policies without a value do not use it."""
+    because its gradient is several times that of the policy. Policies without a value function do not use this field."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -162,8 +162,8 @@ class AccountPolicy(Policy):
     def _holding(self, code: Any, state: Tensor) -> Tensor:
         """Return the action [..., M, N] that keeps the holdings of accounts with the states [..., M, N + 1].
 
-        It is the log of the weights minus its mean over the assets that may be held. The weights are first divided by the
-        anchor; 0.1 is added so that 0 has a logarithm. For a tilt, it is z of `TradingConfig.tilt`, with |tanh z| <= 0.99.
+        It is log(weight / anchor's weight + 0.1), minus the mean of these logs over the assets that may be held. For a tilt,
+        this is converted to z of `TradingConfig.tilt`, with |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -191,8 +191,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at zero:
-    an untrained policy holds the anchor (tilt), equal weights of all assets and cash (softmax), or does not trade (shares).
+    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at zero. An
+    untrained policy thus holds the anchor ('tilt') or equal weights of assets and cash ('softmax'), or is idle ('shares').
     """
 
     spec: PolicySpec

@@ -13,7 +13,7 @@ from finpod.rl.task import Environment, Step, Table
 
 
 class Rollout(NamedTuple):
-    """H steps of E environments, time-major. The M environments of group e // M share their rows."""
+    """H steps of E environments, time-major. Environment e is in group e // M. The M environments of a group share a row."""
 
     row: Tensor | None
     """[H, E] int64, table row of each observation; None for a task without a table."""
@@ -43,7 +43,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
     if table is None:
         return None
     if row is None:
-        raise InputError("an observation has no row, but the task has a table; return Observation(state, row)")
+        raise InputError("the task has a table, but an observation names no row of it; return Observation(state, row)")
     around = () if table.anchor is None else (table.anchor[row],)
     return policy.encode(table.values[row], table.among[row], *around)
 
@@ -113,7 +113,7 @@ def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
 
 
 def _require_finite(reward: Tensor, state: Tensor) -> None:
-    """Raise InputError that names step and environment of the first bad reward or state. Reads from the device once."""
+    """Raise InputError for a reward or state that is not finite; it names step and environment. Reads the device once."""
     if (reward.sum() + state.sum()).isfinite():
         return
     for name, values in (("reward", reward), ("observation", state.flatten(2))):

@@ -88,13 +88,13 @@ class Environment(Protocol):
         """Apply actions [E, A] and return the step."""
 
     def check(self) -> None:
-        """Raise InputError that names the first bad action since the last check. It is called once per rollout."""
+        """Raise InputError if an action since the last check was bad, and name the first. Called once per rollout."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of the same configuration."""
+        """Continue from the state of an environment of the same configuration."""
 
 
 class Task:

@@ -92,8 +92,8 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError that names the first day among `rows` on which a weight is negative or not finite, the weights sum to
-    more than 1 + `SUM`, or every asset that may be held has weight zero.
+    Raises InputError if on a day among `rows` a weight is negative or not finite, the weights sum to more than 1 + `SUM`, or
+    every asset that may be held has weight zero. It names the first such day.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -112,7 +112,7 @@ def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice
 
 
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
-    """Return the market with `weights` [T, N] as an extra column, and the name of that anchor.
+    """Return (market, anchor): the market with `weights` [T, N] as an extra column, and the anchor's name, 'extra:anchor'.
 
     Row t is known at the close of t. A frame must have the market's dates and tickers; its columns are reordered. Raises
     InputError for another shape, values that are not numbers, and other dates or tickers.
@@ -135,7 +135,7 @@ def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument
     """Return a frame [T, N] with its columns in the market's order.
 
     Daily dates may have any time and time zone. Intraday dates with a time zone are converted to New York time. Raises
-    InputError that names `what` and a date or ticker that differs from the market's.
+    InputError, which names `what`, for a date or ticker that differs from the market's, and for a frame without dates.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:

@@ -34,7 +34,7 @@ def within_caps(
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:
-    """Return min(c * target, cap) [..., N] with the sum of the target where possible; exact, by ranking.
+    """Return min(c * target, cap) [..., N], exactly. c is chosen so that the sum of the target is kept where possible.
 
     If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest k for
     which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k always

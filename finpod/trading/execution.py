@@ -60,7 +60,7 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills.
+        """Number of rows that a decision lags behind the account: 0 with open fills, 1 with close fills.
 
         The decision taken with the account at the close of row t sees the rows up to t - lag.
         """
@@ -96,7 +96,7 @@ class Execution:
         if costs.impact == 0:
             return None
         if self.impact is None:
-            text = f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set it to 0"
+            text = f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set impact to 0"
             raise InputError(text, argument="impact")
         return self.impact
 

@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this, and orders up to this share of the target position, count as zero: they are rounding errors."""
 
 NEWTON = 6
-"""Number of Newton steps for the root of a cubic. They start at most a third above it; four give full precision."""
+"""Number of Newton steps for the root of a cubic. They start at most a third above the root; four give full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ def times(values: Tensor, factor: Tensor | float) -> Tensor:
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums [...] of notionals [..., N] and of their costs. None in `impact` means no market impact."""
+    """Return (notional [...], cost [...]), summed over assets. `impact` None means no market impact."""
     total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width

@@ -49,9 +49,9 @@ def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: T
 def _settled(
     account: Account, execution: Execution, first: int, weights: Tensor, terms: Terms
 ) -> tuple[Path, Account] | None:
-    """Return the path of `account` from the close of row `first` on weights [B, N], and the account after it.
+    """Return (path, last account) of `account` from the close of row `first` on, trading on weights [B, N].
 
-    None if it does not converge. `starts` and `ends` are accounts [B] at the closes before and after each session.
+    None if the sweeps do not converge. `starts` and `ends` are accounts [B] at the closes before and after each session.
     """
     execution, row = _side_by_side(execution, first, len(weights)), execution.lag
     before, after, gone = execution.mark[row], execution.mark[row + 1], execution.delisted[row + 1]

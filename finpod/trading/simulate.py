@@ -1,4 +1,4 @@
-"""`simulate`: trade accounts through the ledger, one session at a time; their terms, window and resulting path."""
+"""`simulate`: trade accounts through the ledger, one session at a time. `Terms` are its rules, `Path` its result."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Terms:
     costs: Costs = field(default_factory=Costs)
     """Costs of each side of a trade."""
     cash: float = 1_000_000.0
-    """Initial equity V_0, in currency."""
+    """Initial cash, in currency."""
     whole_shares: bool = False
     """Trade only whole shares, as traded."""
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
-    """Largest weight of an asset at a fill, as a share of the account; None for no cap. See `within_caps`."""
+    """Largest weight of an asset at a fill, as a share of the account. None: no cap. See `within_caps`."""
     max_turnover: float | None = None
-    """Largest turnover of one decision, both sides, as a share of the account at the fill; None for no cap."""
+    """Largest turnover of one decision, both sides, as a share of the account at the fill. None: no cap."""
 
     def __post_init__(self) -> None:
         if self.max_weight is not None:
@@ -61,7 +61,7 @@ class Window:
     execution: Execution
     """Fill prices, marks and masks of the market."""
     first: int
-    """Row of the close at which V_0, the initial equity, is measured."""
+    """Row of the first close, at which accounts hold only their initial cash."""
     last: int
     """Row of the last close."""
 
@@ -149,7 +149,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Return the path as `simulate` does, but starting from `account`; and the accounts at the last close."""
+    """Return (path, accounts): the path of `simulate`, but starting from `account`, and the accounts at the last close."""
     zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
@@ -169,7 +169,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Return the path that `simulate` returns, summed over assets. It is equal to the last bit, except for the sums of costs."""
+    """Return the history that `simulate` returns, summed over assets. All but the costs agree with it to the last bit."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -185,9 +185,9 @@ def simulate_totals(
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor, and a mask [T] of the rows that rebalance it, from row `first` to `last`.
+    """Return (weights [T, N] of an anchor, mask [T] of the rows that rebalance it), for accounts from row `first` to `last`.
 
-    These are the first row that the account can see and the first row of each session. With `every` above 1, they are every
+    These rows are the first that the account can see and the first of each session. With `every` above 1, they are every
     `every`-th row from the first visible one, as for a Strategy with this `every`. Raises InputError as `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
@@ -198,7 +198,7 @@ def anchor_decisions(
 
 
 def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Account:
-    """Return accounts of shape `accounts` that hold V_0 in cash."""
+    """Return accounts of shape `accounts` that hold only the initial cash."""
     cash = torch.full(accounts, terms.cash, dtype=torch.float64, device=execution.mark.device)
     return Account(cash, cash.new_zeros((*accounts, execution.mark.shape[1])))
 

@@ -106,7 +106,7 @@ class LocomotionEnv:
         """Continue from a state. Raises CheckpointError if its observations have another shape."""
         stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
         if stored != expected:
-            text = f"the stored worlds have shape {stored}, but {self.spec.gym_id} needs {expected}"
+            text = f"the stored observations have shape {stored}, but {self.spec.gym_id} needs {expected}"
             raise CheckpointError(f"{text}; use the task, variant and number of worlds of the stored run")
         self.physics.load(state["physics"])
         self._time, self._place, self._obs, self.failures = (

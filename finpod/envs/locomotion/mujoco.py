@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. MuJoCo sets the clock to 0 when a world becomes NaN; this shows which did."""
+"""Clock of a new episode, in seconds. MuJoCo sets the clock of a world that becomes NaN to 0; `step` checks this."""
 
 
 def load_model(spec: Spec) -> Any:
@@ -33,7 +33,7 @@ def load_model(spec: Spec) -> Any:
         raise InputError(text, argument="task") from error
     except Exception as error:  # MUJOCO_GL names a missing graphics library, which is not needed here
         backend = os.environ.get("MUJOCO_GL", "")
-        text = f"MuJoCo cannot be imported with MUJOCO_GL={backend} ({first_line(error)}); unset it"
+        text = f"MuJoCo cannot be imported with MUJOCO_GL={backend} ({first_line(error)}); unset MUJOCO_GL"
         raise InputError(text, argument="task") from error
     import gymnasium
 
@@ -51,7 +51,7 @@ def load_model(spec: Spec) -> Any:
 
 
 def describe(spec: Spec, model: Any = None) -> dict[str, str]:
-    """Return engine, version, and the integrator and solver of the model."""
+    """Return a dict: 'engine' with its version, and 'integrator' and 'solver' of the model."""
     option = (model or load_model(spec)).opt
     import mujoco
 
@@ -146,7 +146,7 @@ class BatchPhysics(Physics):
             self.state["cfrc_ext"][ids] = 0.0
 
     def _contact_forces(self) -> None:
-        """Compute the external forces after the last substep, world by world. `step` does not compute them."""
+        """Compute the external forces after the last substep, world by world. MuJoCo's own step does not compute them."""
         import mujoco
 
         for world in range(self.batch.nsim):

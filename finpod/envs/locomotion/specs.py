@@ -37,7 +37,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
-    """Return a function state -> observation: joint positions except the first `skip`, and velocities within +-`limit`."""
+    """Return a function state -> observation: joint positions except the first `skip`, velocities clipped at +-`limit`."""
 
     def observe(state: State) -> Tensor:
         return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe`, then the external forces on all bodies but the world body, within +-`limit`."""
+    """Return a function state -> `observe`, then the external forces on all bodies but the world, clipped at +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)

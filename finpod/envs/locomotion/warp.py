@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Smallest number of worlds for which memory is reserved. Worlds share it, and if they are few, all may be at their peak."""
+"""Smallest number of worlds for which memory is reserved. Worlds share the memory; a few may all need most at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def load_for_warp(spec: Spec) -> Any:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Return engine, version, precision, integrator and solver."""
+    """Return a dict: 'engine' with its version and precision, 'integrator' and 'solver'."""
     model, (_, mujoco_warp) = load_for_warp(spec), packages(spec)
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
