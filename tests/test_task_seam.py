@@ -92,7 +92,7 @@ def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
 
 
 def test_a_run_is_no_strategy_and_no_walk_forward_is_made_of_it(run, task, tmp_path):
-    refused("small holds agents of a task without a market", finpod.load_strategy, run.folder, error=StrategyError)
+    refused("small has agents of a task without a market", finpod.load_strategy, run.folder, error=StrategyError)
     options = {"market": random_market(130, 4), "start": "2024-03-01", "out": tmp_path / "wf"}
     refused("", finpod.walk_forward, task, about="task", **options)
 
@@ -279,5 +279,5 @@ def test_a_policy_of_the_tasks_own_is_loaded_with_the_task(task, tmp_path):
 
     run = finpod.train(Own(), out=tmp_path / "own", **SMALL)
     assert isinstance(run.load(0), Odd)
-    refused("load the agent with its task", TrainedRun(run.folder).load, 0, error=CheckpointError)
+    refused("pass the task", TrainedRun(run.folder).load, 0, error=CheckpointError)
     assert isinstance(TrainedRun(run.folder, Own()).load(0), Odd)

@@ -1,4 +1,4 @@
-"""Figures of a run's trials: `luck`, selection bias of the best score; `lineage`, tree of agents; `differing` settings."""
+"""Analysis of trials: `luck`, the selection bias of the best score; `lineage`, the tree of agents; `differing` settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
     `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
-    of as many trials without skill; NaN if trials have no returns. `alike` is that of as many trials of equal skill.
+    of as many trials without skill; NaN if trials have no returns. `alike` is the expected best if all have equal skill.
     `overfitting` is the probability that the best trial on half of the validation days is below the median on the other half.
     """
 
@@ -66,7 +66,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
 
 
 class Branch(NamedTuple):
-    """An agent in the lineage: number of copies from an untrained agent to it, its name, and its trials sorted by level."""
+    """An agent in the lineage: number of copies from an untrained agent to this one, name, and trials sorted by level."""
 
     depth: int
     agent: str

@@ -1,4 +1,4 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, and its settings.
+"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
 
 Choices depend only on the leaderboard, the seed of the tournament and the number of the round or draw, so they can be
 recomputed from a log.
@@ -68,7 +68,7 @@ class Evolver:
         An agent is compared with all agents that have reached its level of experience. An agent in the better half of at
         least two continues, and is copied once. Agents at the highest level come first. If no agent is due, a new one begins.
         The first `agents` new ones, and later a share `restart_rate`, begin as in `begin`. Others get varied settings of an
-        agent drawn by rank, with weights n, ..., 1.
+        agent drawn by rank, with weights from n for the best to 1 for the worst.
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -84,7 +84,7 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
     def begin(self, index: int, random: np.random.Generator) -> Settings:
-        """Return the settings of an untrained agent: `config` for the first, later a variation of it, or fresh settings."""
+        """Return the settings of an untrained agent: `config` for the first, for others a variation of it or fresh ones."""
         if index and random.random() < self.restart_rate:
             return self.fresh(index, random)
         config = vary(self.config, self._bounds(), random) if index else self.config
@@ -121,7 +121,7 @@ class Evolver:
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """Return a trial that continues `parent`, or its copy. It starts untrained without a parent, or if the parent failed."""
+        """Return a trial that continues `parent` or a copy of it. It starts untrained if `parent` is None or has failed."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(

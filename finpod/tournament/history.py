@@ -64,14 +64,14 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """Return the history of the run in a trained folder, in its `OUT.unfinished`, or at the URL of its storage.
+    """Return the history of a run. `run` is its output folder OUT, its folder OUT.unfinished, or the URL of its storage.
 
     Raises InputError if there is no run, and CheckpointError that names the line if a log is damaged or of another format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:
         lacks = "has no log of a tournament" if Path(run).exists() else "does not exist"
-        raise InputError(f"{run} {lacks}; pass the output folder or the storage of a finpod train run", "run")
+        raise InputError(f"{run} {lacks}; pass the output folder or the storage place of a run of finpod train", "run")
     finished = all(not name.endswith(NAME) for name in logs)
     notes, kept, figures = list[str](), set[tuple[str, int]](), tuple[Mapping[str, Any], ...]()
     if finished:
@@ -95,7 +95,7 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return name -> seed of the logs in a place, sorted by seed. Logs of an unfinished run take precedence."""
+    """Return a dict, name of log -> seed, sorted by seed, of the logs in a place. An unfinished run takes precedence."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}

@@ -61,7 +61,7 @@ class Settings:
 
 
 class Loss(NamedTuple):
-    """A lost pod of a trial: the reason in one line, and the Unix time."""
+    """Loss of a pod that trained a trial: the reason in one line, and the Unix time."""
 
     reason: str
     at: float

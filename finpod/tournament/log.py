@@ -90,7 +90,7 @@ class TrialLog:
 
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the records of a log, and the number of its bytes without an incomplete last line."""
+    """Return (records of a log, number of its bytes without an incomplete last line)."""
     records: list[dict[str, Any]] = []
     sound, lines = 0, content.splitlines(keepends=True)
     for i, line in enumerate(lines):
@@ -123,7 +123,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def begun_logs(place: Store) -> dict[str, int]:
-    """Return name -> seed of the logs of an unfinished run, sorted by seed."""
+    """Return a dict, name of log -> seed, of the logs of an unfinished run, sorted by seed."""
     texts = [folder.removeprefix("seed-") for folder in place.folders("seed-")]
     logs = {f"seed-{seed}/{NAME}": seed for seed in sorted(int(text) for text in texts if text.isdecimal())}
     return {name: seed for name, seed in logs.items() if exists(place, name)}
@@ -135,7 +135,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return the places where a run may be: `storage` or a URL, or else a folder and its OUT.unfinished, here or in strategies/."""
+    """Return the places where a run may be: `storage` or a URL, or else OUT and OUT.unfinished, here and in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

@@ -1,4 +1,4 @@
-"""`Pod`: environments and a learner on one device; `run_slice`: one slice of training.
+"""`Pod`: an agent in training, with its environments, on one device; `run_slice`: one slice of training.
 
 A slice is a pure function of the setup of the tournament, the settings of an agent and its last checkpoint. It returns the
 agent's next checkpoint, which does not depend on the machine that runs the slice.
@@ -80,7 +80,7 @@ class Pod:
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Train up to `until` steps; yield the losses of each update as device tensors. Schedules end at `total` steps."""
+        """Train up to `until` steps; yield each update's losses as device tensors. Annealing ends at `total` steps."""
         while self.steps < until:
             losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
             self.steps += self.setup.num_envs * int(self.settings.config.num_steps)

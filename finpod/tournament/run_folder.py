@@ -156,7 +156,7 @@ class Recorded:
 
 
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
-    """Return the place of an unfinished run and its recorded settings. The settings are None if no header was logged.
+    """Return (place, recorded settings) of an unfinished run. The settings are None if no header was logged.
 
     Raises InputError for a missing run and a run of an earlier version, and CheckpointError for a damaged log.
     """
@@ -187,7 +187,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
         raise InputError(f"{done} is finished; only an unfinished run can be resumed or forked")
     where = [place.where for place in places if place.folder is None or place.where.endswith(UNFINISHED) or storage]
     raise InputError(
-        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; pass its output folder, or its storage="
+        f"there is no unfinished run at {' or '.join(dict.fromkeys(where))}; pass the run's output folder or storage="
     )
 
 
@@ -199,7 +199,7 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments `storage` and `out` with which `train` resumes a run in its present place.
+    """Return a dict of the arguments `storage` and `out` with which `train` resumes a run in its present place.
 
     If the folder is not the storage in the log (`recorded`), it was moved. Its output is then written beside it, unless `out`
     is given. Raises InputError if the folder's name does not end in '.unfinished', so that the name of the output is unknown.
@@ -219,7 +219,7 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
 def open_log(
     store: Store, header: Mapping[str, Any], origin: Mapping[str, Any], *, forked: bool = False
 ) -> tuple[TrialLog, list[str]]:
-    """Return the log of a tournament, and sentences on the settings that have changed since the last driver.
+    """Return (log, sentences): the log of a tournament, and sentences on the settings that changed since the last driver.
 
     The header and `origin` (see `Recorded`) are added as a record 'begin' if they have changed. Raises InputError for a change
     that is not allowed; see `refuse_changes`.

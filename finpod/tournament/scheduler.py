@@ -40,7 +40,7 @@ WAIT = 0.5
 
 
 class Scheduler:
-    """Runs one tournament, continued from its log, and calls `watch` with itself.
+    """Runs one tournament, or continues it from its log. It calls `watch` with itself as the argument.
 
     Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes
     the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix times.
@@ -77,7 +77,7 @@ class Scheduler:
         return self.board
 
     def choose(self, base: Array | None) -> list[tuple[Trial, Checkpoint]]:
-        """Return the selected agents, best first, without `Checkpoint.env`. Unreadable checkpoints are reported and left out.
+        """Return (trial, checkpoint without `env`) of the selected agents, best first. Unreadable checkpoints are reported.
 
         `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """
@@ -203,11 +203,11 @@ class Scheduler:
         if tried > self.plan.retries:
             self._fail(trial, f"its pod was lost {tried} times, the last time: {lost.reason}")
             return False
-        self.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); it starts again"
+        self.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); the agent starts again"
         return True
 
     def _fail(self, trial: Trial, reason: str) -> None:
-        """Log that a trial has failed. It ranks last."""
+        """Log that a trial has failed. A failed trial ranks last."""
         self.log.append("failed", trial=trial.number, reason=reason)
         if trial.steps:
             self._remove(INSIDE_FILE.format(trial.number))
@@ -302,5 +302,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for part `number` of `count`. It reports the share of the whole, and `prefix` before texts."""
+    """Return a progress function for part `number` of `count`. It reports the share of all parts; texts get the `prefix`."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -31,7 +31,7 @@ FIXED = ("task", "format", "measure")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early; None for no rule. Running trials are finished, and no new trial begins."""
+    """Rules that end a tournament early. None turns a rule off. Once a rule applies, running trials end, and none begins."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
@@ -66,7 +66,7 @@ class Plan:
     mode: Literal["rounds", "async"] = "rounds"
     """'rounds' waits for all agents after each round; 'async' never waits."""
     checkpoint_steps: int | None = None
-    """Environment steps between checkpoints inside a round; by default none."""
+    """Environment steps between checkpoints inside a round. None: no checkpoints inside a round."""
     retries: int = 3
     """Number of times that a lost slice is started again before its trial fails."""
     alike: float = ALIKE
@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return an agent's steps at the end of round `level` (1, 2, ...): whole updates of `update` steps, >= 1 a round."""
+        """Return an agent's steps at the end of round `level` (1, 2, ...), in updates of `update` steps, >= 1 a round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 

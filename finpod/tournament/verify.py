@@ -19,7 +19,7 @@ from finpod.tournament.setup import FORMAT, Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
-    """Recompute every draw of a log from the lines before it, compare the two, and return the leaderboard.
+    """Recompute each choice of trials in a log from the lines before it, compare the two, and return the leaderboard.
 
     `path` is the path or URL of a log in a trained folder or an unfinished run. An incomplete last line is ignored.
     Checkpoints are not read. Raises CheckpointError that names the first line that is damaged or that differs from the
@@ -68,7 +68,7 @@ class _Derived(TrialLog):
     def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> None:
         board, plan, jobs, seen = self.board, self.plan, record["jobs"], record["seen"]
         begun, ended = len(board.trials), len(board.log)
-        self._require(seen == ended, f"was drawn after {seen} trials had ended, but {ended} had")
+        self._require(seen == ended, f"states that {seen} trials had ended, but {ended} had")
         if plan.mode == "async":
             for _ in jobs:
                 board.trials.append(evolver.draw(board, plan.agents, plan.rounds))

@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session on or after sessions[index] + `times` spans; -1 or len(sessions) outside."""
+        """Return the index of the first session at or after sessions[index] + `times` spans; outside, -1 or len(sessions)."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -53,7 +53,7 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Windows of one agent: first and last session of each, as text. With intraday bars, the two of `test` have a time.
+    """Windows of one agent: first and last session of each, as text. With intraday bars, those of `test` have a time as well.
 
     The returns of a test run from its first close to the first close of the next test. `decides_from` is the last row that
     the first decision sees: the first row of the test, or the row before it with close fills.
@@ -87,10 +87,10 @@ def schedule(
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
-    `purge` and `embargo` are sessions left out after training and after validation; None is `hold`. A test begins with a
-    decision, a multiple of `hold` rows after `start`, so the interval between decisions is constant. If fewer than `hold`
-    rows are left, they go to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`, and data
-    that begin too late.
+    `purge` and `embargo` are sessions left out after training and after validation; None: as many as `hold` rows span. A test
+    begins with a decision, a multiple of `hold` rows after `start`, so the interval between decisions is constant. If fewer
+    than `hold` rows are left, they go to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`
+    rows, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in windows.items()}
@@ -122,7 +122,7 @@ def schedule(
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
-    """Return purge and embargo in sessions; None is `hold`. Raises InputError if one is too short."""
+    """Return (purge, embargo) in sessions. None: as many as `hold` rows span. Raises InputError for a shorter purge."""
     least = math.ceil(hold / market.bars_per_session)
     purge, embargo = (least if gap is None else gap for gap in (purge, embargo))
     require_number("purge", purge, 0, whole=True)
@@ -153,7 +153,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
 def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return first and last session of training and of validation, for a test that begins on session `day`."""
+    """Return ((first, last) session of training, the same of validation), for a test that begins on session `day`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:

@@ -81,7 +81,7 @@ class WalkForward(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One walk-forward for each variant that all agents have, by its name."""
+        """One walk-forward for each name of a variant that all agents have."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -95,7 +95,7 @@ class WalkForward(Strategy):
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return entries that the agents share, and a row for each segment: windows, selected agents, validation score."""
+    """Return a dict: entries that the agents share, and 'segments', rows of windows, selected agents and validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
@@ -155,7 +155,7 @@ def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
 
 
 def rank_correlation(one: Array, other: Array) -> float:
-    """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three pairs or a constant side."""
+    """Return Spearman's correlation of the pairs without NaN; NaN for fewer than three pairs or a constant series."""
     pairs = pd.DataFrame({"one": one, "other": other}, dtype=float)
     return float(pairs.corr("spearman", min_periods=3).loc["one", "other"])
 
@@ -167,7 +167,7 @@ def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Return segments and settings. Raises CheckpointError that names the file if it is damaged or has another format."""
+    """Return (segments, settings). Raises CheckpointError, which names the file, if it is damaged or has another format."""
     content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [

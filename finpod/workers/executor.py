@@ -32,7 +32,7 @@ class Pods:
     timeout: float = 3600.0
     """Seconds after which a pod without a result counts as lost."""
     address: str | None = None
-    """Address of a running Ray cluster ('auto' inside one); by default Ray starts on this machine."""
+    """Address of a running Ray cluster ('auto' inside one). None: RAY_ADDRESS if set, else Ray starts on this machine."""
 
     def __post_init__(self) -> None:
         if self.count != "auto":
@@ -45,7 +45,7 @@ class Pods:
             raise InputError(text, argument="pods.gpus")
         if self.gpus and not self.ray:
             raise InputError(
-                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave it out",
+                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave out pods.gpus",
                 argument="pods.gpus",
             )
 
@@ -98,7 +98,7 @@ class Executor(Protocol):
 
 
 def timed(work: Work, context: Any, piece: Any) -> tuple[Any, Placement]:
-    """Run a piece of work in this process; return its result, process and time."""
+    """Run a piece of work in this process; return (result, placement)."""
     started = time.time()
     result = work(context, piece)
     return result, Placement(socket.gethostname(), os.getpid(), started, time.time())

@@ -98,7 +98,7 @@ class RayExecutor:
             self._ray.shutdown()  # end the processes that Ray had started
             what = f"reach Ray at {address}" if address else "start Ray on this machine"
             raise InputError(
-                f"cannot {what}: {with_kind(error)}; check Ray, or train without it", "pods.address"
+                f"cannot {what}: {with_kind(error)}; check Ray, or train without Ray", "pods.address"
             ) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, at_sigterm)  # Ray has replaced the program's handler
