@@ -129,6 +129,8 @@ def test_the_command_prints_what_the_library_makes_of_its_options(apart):
     (f"{KUBERAY} --kind cluster -- {LINE}", "finpod deploy submit"),
     (f"{KUBERAY} --claim runs -- {LINE}", "--claim is 'runs'"),
     (f"{KUBERAY} --claim runs:/runs/../etc -- {LINE}", "'runs:/runs/../etc'"),
+    (f"{KUBERAY} --claim runs:/runs --claim data:/runs -- {LINE}", "--claim has /runs twice"),
+    (f"{KUBERAY} --claim runs:/runs --claim runs:/data -- {LINE}", "--claim has runs twice"),
     (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"),
     ("deploy dockerfile --copy nope", "'nope'"),
     ("deploy submit", "no command"),

@@ -100,6 +100,9 @@ class Cluster:
             for text in [value] if isinstance(value, str) else value or ():
                 if not re.fullmatch(form, text):
                     raise InputError(f"{name} is {text[:80]!r}; give {hint}", argument=name)
+        parts = [part for claim in self.claim for part in claim.split(":")]
+        if twice := next((part for part in parts if parts.count(part) > 1), None):
+            raise InputError(f"claim has {twice} twice; give each claim a mount path of its own", argument="claim")
         for name, least, most, _ in self.workers:
             if least > most:
                 raise InputError(
@@ -115,12 +118,9 @@ class Cluster:
     def workers(self) -> list[tuple[str, int, int, int]]:
         """Groups of workers: name of the setting, minimum and maximum number of pods, and GPUs of a pod."""
         cpu = "0:4" if self.cpu_workers is None and self.gpu_workers is None else self.cpu_workers
-        groups = []
-        for name, span, gpus in (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus)):
-            if span is not None:
-                least, most = map(int, span.split(":"))
-                groups.append((name, least, most, gpus))
-        return groups
+        spans = (("cpu_workers", cpu, 0), ("gpu_workers", self.gpu_workers, self.gpus))
+        given = [(name, span.split(":"), gpus) for name, span, gpus in spans if span is not None]
+        return [(name, int(least), int(most), gpus) for name, (least, most), gpus in given]
 
 
 def command_line(command: Sequence[str]) -> str:
