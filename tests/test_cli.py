@@ -63,6 +63,8 @@ def everything(folder):
     ("train stocks --hold 5", ["--hold", "--rebalance-every"]),
     ("backtset", ["'backtset'", "'backtest'"]),
     ("leaderboard nosuch", ["nosuch"]),
+    ("leaderboard photos/a.jpg", ["photos/a.jpg has no log", "the output folder or the storage"]),
+    ("train --resume photos/a.jpg", ["there is no unfinished run at photos/a.jpg.unfinished"]),
     ("leaderboard nosuch://x/y", ["nosuch://x/y"]),
     ("leaderboard one --top 0", ["--top", "'0'"]),
     ("compare one", ["two or more"]),

@@ -141,7 +141,7 @@ def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
     path = Path(run)
     folders = [path, *([Path("strategies") / path] if path.name == str(run) else [])]
     pairs = ([folder] if folder.name.endswith(UNFINISHED) else [folder, unfinished(folder)] for folder in folders)
-    return [Store(place) for pair in pairs for place in pair]
+    return [Store(place) for pair in pairs for place in pair if not place.is_file()]
 
 
 def exists(place: Store, name: str) -> bool:
