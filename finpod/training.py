@@ -130,7 +130,7 @@ def train(
     shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
     setups = [TournamentSetup(plan=plan, **shared) for plan in plans]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
-    folder.require(**how, plans=plans)  # before features are computed
+    folder.require(**how, setups=setups)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
     if check:
         open_executor(setups[0], pods).close()

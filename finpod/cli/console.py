@@ -83,10 +83,9 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; its messages leave out the value
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; only a value_error names the value
     text = error.format_message().rstrip(".")
-    choice = faults and faults[0]["type"] == "value_error"  # its sentence names the value
-    rejected = f", not {faults[0]['input']!r}" if faults and not choice else ""
+    rejected = f", not {faults[0]['input']!r}" if faults and faults[0]["type"] != "value_error" else ""
     return f"{text.replace('Value error, ', '', 1)}{rejected} ({see})", 2
 
 

@@ -24,7 +24,7 @@ from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
 from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, places_of, unfinished
-from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan
+from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, TournamentSetup
 
 LEASE = 120.0
 """Age in seconds at which the lock file of a driver at a URL no longer counts."""
@@ -49,11 +49,11 @@ class RunFolder:
         return bool(begun_logs(self.store))
 
     def require(
-        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, plans: Sequence[Plan] = ()
+        self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, setups: Sequence[TournamentSetup] = ()
     ) -> None:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
 
-        A resumed or forked run must have the seeds and the settings of the `plans` (one for each tournament); see
+        A resumed or forked run must have the seeds, the plans and the learner of the `setups` (one for each tournament); see
         `refuse_changes`.
         """
         begun = self.begun()
@@ -67,20 +67,20 @@ class RunFolder:
         elif resume and not begun:
             raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
         source = self if resume and fork is None else fork
-        if source is not None and plans:
-            source._require_plans({plan.seed: plan for plan in plans}, forked=fork is not None)
+        if source is not None and setups:
+            source._require_setups({one.plan.seed: one for one in setups}, forked=fork is not None)
 
-    def _require_plans(self, plans: Mapping[int, Plan], *, forked: bool) -> None:
+    def _require_setups(self, setups: Mapping[int, TournamentSetup], *, forked: bool) -> None:
         for name, seed in begun_logs(self.store).items():
-            if seed not in plans:  # its tournament would never be finished
+            if seed not in setups:  # its tournament would never be finished
                 raise InputError(
-                    f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, plans))}; "
+                    f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, setups))}; "
                     "pass the same seeds, or another name"
                 )
             if header := TrialLog(self.store, name).header:
-                begun = {entry: header[entry] for entry in ("format", "plan")}
-                plan = _plain(asdict(plans[seed]))
-                refuse_changes(differences(begun, {"format": FORMAT, "plan": plan}), self.where, forked)
+                setup = setups[seed]
+                given = {"format": FORMAT, "plan": _plain(asdict(setup.plan)), "learner": setup.learner}
+                refuse_changes(differences({entry: header[entry] for entry in given}, given), self.where, forked)
 
     @contextmanager
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
@@ -255,7 +255,7 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
-            raise InputError(f"{where} has trials that would not be comparable: {change}; train under another name")
+            raise InputError(f"{change}, not comparable with the trials of {where}; train under another name", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(

@@ -25,8 +25,8 @@ LEVELS = "levels"
 FREE = ("versions", "undefined", "baseline", "data_title", "plan.keep", "plan.checkpoint_steps", "plan.retries",
         "plan.alike", "plan.stop")  # fmt: skip
 """Entries of a header that may change when a run is resumed, because they do not affect agents."""
-FIXED = ("task", "format", "measure")
-"""Entries that may not change even in a fork, because scores would not be comparable."""
+FIXED = ("task", "format", "measure", "learner")
+"""Entries that may not change even in a fork, because agents would not be comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
