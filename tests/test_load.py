@@ -264,7 +264,9 @@ def test_each_index_has_its_members_benchmark_and_calendar(name, fewest, most):
     ("dow30", ["MO", "PM"], ["2002-01-02", "2005-01-03", "2009-01-05"], ["10", "10", "00"]),
 ])  # fmt: skip
 def test_known_errors_of_the_index_package_are_corrected(index, tickers, dates, expected):
-    grid = index_members(index).grid(stamps(*dates), tickers).astype(int)
+    membership = index_members(index)
+    assert not pd.DataFrame([membership.tickers, membership.start, membership.stop]).T.duplicated().any()
+    grid = membership.grid(stamps(*dates), tickers).astype(int)
     assert ["".join(map(str, row)) for row in grid] == expected
 
 

@@ -205,9 +205,10 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
 
 
 def _membership(spells: pd.DataFrame, sentence: str, **facts: Any) -> Membership:
-    """Return the membership of a table with `COLUMNS`, whose tickers may have any spelling."""
+    """Return the membership of a table with `COLUMNS`, whose tickers may have any spelling. Equal spells are one."""
+    spells = spells.assign(ticker=spells["ticker"].map(normal_ticker)).drop_duplicates(list(COLUMNS))
     start, stop = (spells[day].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for day in COLUMNS[1:])
-    tickers = spells["ticker"].map(normal_ticker).to_numpy(dtype=object)
+    tickers = spells["ticker"].to_numpy(dtype=object)
     return Membership(tickers=tickers, start=start, stop=stop, sentence=sentence, **facts)
 
 
