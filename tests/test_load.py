@@ -284,7 +284,7 @@ def test_an_explicit_benchmark_and_calendar_win():
     refused(told, load_market, spelled, members="csi300", error=DataError)
 
 
-@pytest.mark.parametrize("word", ["csi-30", "xyz1"])
+@pytest.mark.parametrize("word", ["csi-30", "xyz1", "foo"])
 def test_an_unknown_universe_is_one_line(word):
     for call in (lambda name: fetch_market(name, *SPAN), lambda name: load_market(frame("AAPL", "QQQ"), members=name)):
         raised = refused(repr(word), call, word)
@@ -295,7 +295,8 @@ def test_an_unknown_universe_is_one_line(word):
 
 def test_an_index_has_several_spellings_and_tickers_are_not_indexes(apart):
     assert {index_named(text) for text in ("sp500", "SP500", "S&P 500", "s&p-500")} == {INDEXES["sp500"]}
-    assert not any(map(is_universe, ("AAPL", "aapl", "dow", "DOW3", "0700.HK", "aapl,msft", "./sp500", "members.csv")))
+    assert all(map(is_universe, ("foo", "dow", "xyz1")))
+    assert not any(map(is_universe, ("AAPL", "DOW", "DOW3", "0700.HK", "aapl,msft", "./sp500", "members.csv")))
     (apart / "sp500").mkdir()  # a folder of that name is not a list of members
     market = load_market(frame("AAPL", "SPY"), members="sp500")
     assert market.manifest["listed"]["index"] == "S&P 500"

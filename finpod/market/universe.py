@@ -218,8 +218,8 @@ def find_index(name: str) -> Index | None:
 
 
 def is_universe(text: str) -> bool:
-    """Return True if the text looks like the name of an index: a known name, or lower-case letters followed by a number."""
-    return find_index(text) is not None or re.fullmatch(r"[a-z&]+\W?\d+", text) is not None
+    """Return True if the text looks like the name of an index: a known name, or lower-case letters, perhaps with a number."""
+    return find_index(text) is not None or re.fullmatch(r"[a-z&]+(\W?\d+)?", text) is not None
 
 
 def index_named(name: str) -> Index:
@@ -229,7 +229,7 @@ def index_named(name: str) -> Index:
         hint = did_you_mean(_key(name), INDEXES.keys(), "")
         raise InputError(
             f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a list "
-            "of tickers or a membership CSV"
+            "of tickers in capitals or a membership CSV"
         )
     return index
 
