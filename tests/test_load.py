@@ -66,7 +66,10 @@ def test_sample_and_snapshots_have_their_own_members_and_benchmark(tmp_path):
     folder = save_snapshot(market, tmp_path / "snapshot")
     assert load_market(folder).content_hash == load_market(folder, benchmark="qqq").content_hash == market.content_hash
     for path in (folder, "sample"):
-        for options in ({"members": "nasdaq100"}, {"benchmark": "SPY"}, {"renames": {"A": "B"}}):
+        for options in (
+            {"members": "nasdaq100"}, {"benchmark": "SPY"}, {"renames": {"A": "B"}}, {"calendar": "XTKS"}, {"decimal": ","},
+            {"ticker": "AAA"}, {"ticker_column": "firm"}, {"day_first": True},
+        ):  # fmt: skip
             refused("", load_market, path, about=next(iter(options)), **options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -78,11 +78,12 @@ def load_market(
     Raises InputError for missing files and wrong arguments, DataError for unusable content.
     """
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
-    origin = _origin(dict(locals()))
+    arguments = dict(locals())
+    origin = _origin(arguments)
     name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
     membership = resolve_members(members, f"chosen from {name}")
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
-        market = _whole(str(path), members, benchmark, renames, periods_per_year)
+        market = _whole(arguments)
         calendar = market.manifest.get("calendar", benchmark_and_calendar(None, calendar, membership)[1])
     else:
         benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
@@ -141,20 +142,20 @@ def _absolute(value: Any) -> Any:
     return str(Path(value).absolute()) if is_path else value
 
 
-def _whole(
-    path: str, members: object, benchmark: str | None, renames: object, periods_per_year: float | None
-) -> MarketData:
-    """Return the sample or a snapshot. Raises InputError for arguments that would change its members, tickers or benchmark."""
-    for argument, value in (("members", members), ("renames", renames)):
-        if value is not None:
-            raise InputError(f"{path} has its own members and tickers; leave out {argument}=", argument=argument)
-    market = sample_market() if path == SAMPLE else load_snapshot(path)
-    benchmark = market.benchmark if benchmark == AUTO else benchmark or NO_BENCHMARK
-    if market.benchmark not in (benchmark, normal_ticker(benchmark)):
-        raise InputError(
-            f"{path} has the benchmark {market.benchmark}, not {benchmark}; leave out benchmark=", argument="benchmark"
-        )
-    return market if periods_per_year is None else market.with_periods(periods_per_year)
+def _whole(arguments: Mapping[str, Any]) -> MarketData:
+    """Return the sample or a snapshot. Raises InputError for arguments of `load_market` that cannot change it."""
+    path, extra, periods = (arguments[name] for name in ("path", "extra", "periods_per_year"))
+    parsing = ("day_first", "decimal") if extra is None else ()
+    for argument in ("members", "renames", "ticker", "ticker_column", *parsing):
+        if arguments[argument] is not None:
+            raise InputError(f"{path} has its own members, tickers, dates and numbers; leave out {argument}=", argument)
+    market = sample_market() if str(path) == SAMPLE else load_snapshot(path)
+    benchmark, calendar = arguments["benchmark"] or NO_BENCHMARK, arguments["calendar"] or NO_CALENDAR
+    own = market.manifest.get("calendar", NO_CALENDAR if extra is None else calendar)
+    for argument, given, has in (("benchmark", benchmark, market.benchmark), ("calendar", calendar, own)):
+        if given != AUTO and has not in (given, normal_ticker(given)):
+            raise InputError(f"{path} has the {argument} {has!r}, not {given!r}; leave out {argument}=", argument)
+    return market if periods is None else market.with_periods(periods)
 
 
 def sample_market() -> MarketData:
