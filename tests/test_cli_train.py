@@ -1,6 +1,9 @@
 """`finpod train | walkforward`: options, --check, stop rules, failures and Ray. Resuming is in test_cli_resume.py."""
 
 import json
+import os
+import signal
+import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from made_commands import run, started
 from made_tournaments import wait_until
 
 import finpod
+from finpod import training
 from finpod.errors import InputError
 from finpod.tournament import scheduler
 from finpod.tournament.setup import Stop
@@ -78,6 +82,19 @@ def test_a_check_names_what_would_fail(work, monkeypatch, options, value):
 
 
 # --- what ends a run
+
+
+@pytest.mark.parametrize("options", ["--check", "--check --ray", "--ray"])
+def test_a_cluster_that_ends_a_command_before_it_trains_interrupts_it(work, monkeypatch, options):
+    """While Ray starts, its own handler of SIGTERM exits."""
+
+    def ends(*_args, **_options):
+        sys.exit(signal.SIGTERM) if "--ray" in options else os.kill(os.getpid(), signal.SIGTERM)
+
+    where = pytest.importorskip("ray") if "--ray" in options else training
+    monkeypatch.setattr(where, "init" if "--ray" in options else "open_executor", ends)
+    stopped = run(LINE, SIZE, options)
+    assert (stopped.code, stopped.err.splitlines()[-1]) == (130, "error: interrupted")
 
 
 def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monkeypatch):

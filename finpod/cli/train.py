@@ -64,6 +64,8 @@ def train(
     given["metadata"] = {"tensorboard": str(events.absolute())} if events else {}
     if values["task"] == STOCKS:
         given["market"] = options.load(values, **values.get("load", {}))
+    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if check:
         if events:
             EventFiles(events)  # raises if they cannot be written
@@ -72,8 +74,6 @@ def train(
         facts = {"task": values["task"], "trials": given["plan"].most_trials * values["seeds"], "output": str(out)}
         console.show(facts | {"check": "passed; nothing was trained"}, as_json)
         return
-    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with watched(events, out, values["storage"]) as (progress, watch):
         trained = finpod.train(values["task"], **given, progress=progress, watch=watch)
     _show(trained, values, out)

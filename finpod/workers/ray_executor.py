@@ -94,6 +94,11 @@ class RayExecutor:
             if address:
                 _knock(address)
             self._ray.init(address=address or "local", log_to_driver=False, configure_logging=False, **local)
+        except SystemExit:  # Ray's handler of SIGTERM exits; leave the signal to the program's handler
+            self._ray.shutdown()
+            signal.signal(signal.SIGTERM, at_sigterm)
+            signal.raise_signal(signal.SIGTERM)
+            raise
         except Exception as error:  # Ray raises many kinds
             self._ray.shutdown()  # end the processes that Ray had started
             what = f"reach Ray at {address}" if address else "start Ray on this machine"
