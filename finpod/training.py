@@ -110,6 +110,9 @@ def train(
     """
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
+    for name, value, kind in (("pods", pods, Pods), ("plan", plan, Plan), ("costs", costs, Costs)):
+        if not isinstance(value, kind | None):
+            raise InputError(f"{name} is {value!r:.60}; pass an instance of {kind.__name__}", argument=name)
     pods, plan = pods or Pods(), replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed)
     if isinstance(task, str) and task != STOCKS:
         require_choice("task", task, TASKS, ", or give a task of your own")
@@ -124,11 +127,10 @@ def train(
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
     plan = replace(plan, steps=learning.steps if steps is None else steps)
-    plans = [replace(plan, seed=seed + s) for s in range(seeds)]  # checks every seed
     shared: dict[str, Any] = {"task": learning, "learner": learner, "device": here, "threads": threads}
     shared["num_envs"] = settings.get("num_envs", learning.num_envs)
     shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
-    setups = [TournamentSetup(plan=plan, **shared) for plan in plans]
+    setups = [TournamentSetup(plan=replace(plan, seed=seed + s), **shared) for s in range(seeds)]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, setups=setups)  # before features are computed
     remarks = _prepare(setups[0], progress, watch)
@@ -136,7 +138,7 @@ def train(
         open_executor(setups[0], pods).close()
         return None
     loaded = {} if market is None else market.origin
-    entry = _entry(out, storage, features, seeds=[one.seed for one in plans], market=loaded, metadata=metadata)
+    entry = _entry(out, storage, features, seeds=[one.plan.seed for one in setups], market=loaded, metadata=metadata)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
     tell = progress or (lambda doing, share: None)
@@ -186,8 +188,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            text = f"task {learning.name!r} has no market, so {name} has no effect; leave out {name}"
-            raise InputError(text, argument=name)
+            raise InputError(f"task {learning.name!r} has no market, so {name} has no effect; leave out {name}", name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning
