@@ -30,6 +30,8 @@ LATE_START = np.timedelta64(12, "h")
 """If the first bar of a day begins this long after midnight or later, its times may be of another time zone."""
 ODD_DATES = 0.05
 """If more than this share of the dates are not sessions, the file belongs to another exchange."""
+NEGATIVE = 0.2
+"""If at least this share of the closes are negative, they are returns and not prices."""
 
 
 def build_market(
@@ -61,7 +63,10 @@ def build_market(
     membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
     dropped = _rows_to_drop(bars, calendar, log, name, now)
     dates = np.unique(bars["date"].to_numpy()[~dropped])
-    kept = mask_impossible(long_bars(bars, dropped), log)
+    kept = long_bars(bars, dropped)
+    if (negative := int((kept.values["close"] < 0).sum())) >= max(3, NEGATIVE * len(kept)):
+        raise DataError(f"{name}: {negative:,} of {len(kept):,} closes are negative, as returns are; give prices")
+    kept = mask_impossible(kept, log)
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
         raise DataError(f"{name} has no valid bar ({kinds or 'each close is missing'}); check its prices and dates")
@@ -99,16 +104,12 @@ def _check_tickers(
     tickers = bars["ticker"].cat.categories
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
-        raise InputError(
-            f"{name} has no rows for the benchmark {benchmark}; {choice}, or pass benchmark=None", argument="benchmark"
-        )
+        raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")
     if membership is None:
         return None
     if bars.empty:
         first = ", ".join(membership.tickers[:3])
-        raise InputError(
-            f"{name} has prices for no member, such as {first}; give members that have prices", argument="members"
-        )
+        raise InputError(f"{name} has prices for no member, such as {first}; give members that have prices", "members")
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:

@@ -102,9 +102,7 @@ class MarketData:
             if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
                 price = f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10}"
-                raise DataError(
-                    f"{price} is {table[row, column]:g}; give a positive price, or NaN where there is no bar"
-                )
+                raise DataError(f"{price} is {table[row, column]:g}; give a positive price, or NaN if there is no bar")
             arrays[name] = read_only(table)
         if not self.has_bar.any():
             raise DataError(f"all closes of {assets} assets over {days} sessions are missing; give at least one price")

@@ -194,10 +194,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     Raises InputError for an empty list.
     """
     if len(tickers) == 0:
-        raise InputError(
-            "the list of tickers is empty; give at least one ticker, or leave out members= to use all",
-            argument="members",
-        )
+        raise InputError("the list of tickers is empty; give at least one, or leave out members= to use all", "members")
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
     check_tickers(symbols, "the list of tickers")
     spells = pd.DataFrame({"ticker": symbols, "from": _START, "to_exclusive": _OPEN})
