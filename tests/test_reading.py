@@ -25,7 +25,7 @@ def read(tmp_path):
     """Reads the text of a CSV as the bars of a file of the given name."""
 
     def bars(text, name="AAA.csv", **options):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         return read_bars(tmp_path / name, **options)
 
     return bars
@@ -141,7 +141,12 @@ def test_g04_g23_what_is_read(read, text, options, expected):
         ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),
         ("", None, ["it is empty"]),
         ("\0\1\2", None, ["UTF-8"]),
-        ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns"]),
+        ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns", "2024-01-02,AAA,1,7"]),
+        ("Apple, Inc.\n" + HEADER + ROWS, None, ["Expected 2 columns", "delete titles above its header"]),
+        (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
+        (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
+        ("date,name,close\n2024-01-02,Nestl\udce9,1\n", None, ["save it as UTF-8"]),
+        ("Date,Time,Close\n2024-01-02,10:30,1\n2024-01-02,11:30,2\n", None, ["join the dates and Time"]),
     ],
 )
 def test_g04_g09_g23_what_cannot_be_read_ends_in_one_line(read, text, argument, words):

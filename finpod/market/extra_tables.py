@@ -84,8 +84,7 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
         elif not isinstance(table, (str, PathLike)):
             remedy = "give a frame, a parquet or CSV file, or a list of these"
             remedy = "pass series.to_frame('NAME')" if isinstance(table, pd.Series) else remedy
-            text = f"extra is of type {type(table).__name__}; {remedy}"
-            raise InputError(text, argument="extra")
+            raise InputError(f"extra is of type {type(table).__name__}; {remedy}", argument="extra")
         elif (path := Path(table)).is_file():
             yield path, path.name
         else:

@@ -78,9 +78,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
     """Raise DataError for the first label that is not a valid ticker, such as one with a slash or a shell character."""
     for label in labels:
         if not is_ticker(label):
-            raise DataError(
-                f"{name}: {label!r} cannot be a ticker; use letters, digits and . - ^ = _ only, as in BRK-B"
-            )
+            raise DataError(f"{name}: {label!r} cannot be a ticker; use letters, digits and . - ^ = _, as in BRK-B")
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
@@ -213,8 +211,8 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     wrong = ~clock.between("1700", "2201", inclusive="left") & stamps.notna()
     if wrong.any():
         raise DataError(
-            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS. "
-            "A time that is not in the exchange's time zone needs its UTC offset, +HH:MM"
+            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS, "
+            "or delete the row if it is no bar. A time that is not in the exchange's time zone needs its UTC offset, +HH:MM"
         )
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1

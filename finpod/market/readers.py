@@ -42,7 +42,9 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
         except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
             return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
-        raise DataError(f"{source.name} cannot be read ({first_line(error)}); fetch or export it again") from error
+        notes = "delete titles above its header and notes below its bars, and save it as UTF-8"
+        way_out = notes if kind == ".csv" and isinstance(error, pa.ArrowInvalid) else "fetch or export it again"
+        raise DataError(f"{source.name} cannot be read ({first_line(error)}); {way_out}") from error
 
 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
@@ -111,7 +113,7 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label
     upper, lower, third = [*rows[start:], [""], [""]][:3]
     if sum(map(is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
-        raise ValueError("its first line is a row of values; add a line with the names of the columns above it")
+        raise ValueError("its first line is a row of values; delete a title, or add a line of column names above it")
     labels: list[Any] = list(upper)
     levels, end = None, start + 1
     followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the name of the index below two levels

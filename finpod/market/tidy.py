@@ -94,6 +94,11 @@ def _tidy(
     if layout.dates.empty:
         raise DataError(f"{name} has no bar; check its dates and tickers")
     days, offsets, reading = parse_dates(layout.dates, name, day_first)
+    for column in layout.columns:
+        if column.word in ("time", "hour") and column.values is not layout.dates:
+            rows = pd.DataFrame({"day": days, "ticker": layout.tickers, "time": column.values}).drop_duplicates()
+            if rows.duplicated(["day", "ticker"]).any():
+                raise DataError(f"{name} has two columns for date and time; join the dates and {column.label} in one")
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
