@@ -108,7 +108,7 @@ class Ensemble(Strategy):
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
+        """Return the mean target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
             text = f"{self.name} needs the columns {', '.join(absent)}; pass a table with these columns as extra="
             raise CheckpointError(text, argument="extra")
@@ -144,9 +144,9 @@ class Ensemble(Strategy):
 
 
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
-    """Load an ensemble from a folder; `features` are the user's feature functions on which it was trained.
+    """Load an ensemble from a folder. `features` are the user's feature functions on which its agents were trained.
 
-    Raises CheckpointError, naming the file, for a damaged folder or another format.
+    Raises CheckpointError, which names the file, for a damaged folder or another format.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":

@@ -37,7 +37,7 @@ class LocomotionTask(Task):
     variant: str = "standard"
     """Variant: 'standard', 'full' (external contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
     threads: int | None = None
-    """Number of threads of the physics engine; None for all usable cores. It does not change results."""
+    """Number of threads of the physics engine. None: all usable cores. The number does not change results."""
     device: str = "cpu"
     """Device of the physics: 'cpu' for MuJoCo or 'cuda' for MuJoCo Warp. `train` sets it."""
     measure: str = field(init=False, default="mean_return")

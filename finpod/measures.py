@@ -11,7 +11,7 @@
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
 All are fractions, not percent. A ratio is NaN if its divisor is below 1e-12 per period, which is a rounding error. From the
-first value at or below zero (ruin), equity is zero; so are all later returns. NaN at the start of a curve is dropped, because
+first value at or below zero on, equity is zero; so are all later returns. NaN at the start of a curve is dropped, because
 the curve had not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays, lists, pandas Series
 or torch tensors; for inputs [T, E] results are arrays [E].
 """
@@ -153,7 +153,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     curve, days = _array(equity), session_dates(dates)
     if curve.ndim != 1 or curve.shape != days.shape:
         raise InputError(
-            f"the curve has shape {curve.shape} and the dates {days.shape}; pass one-dimensional series of equal length"
+            f"the curve has shape {curve.shape}, but the dates {days.shape}; pass one-dimensional series of equal length"
         )
     known = np.isfinite(curve)
     curve, days = curve[known], days[known]
@@ -310,7 +310,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape} and the curve {curve.shape}; pass a benchmark of the same length",
+            f"the benchmark has shape {other.shape}, but the curve {curve.shape}; pass a benchmark of the same length",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates

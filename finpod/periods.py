@@ -182,7 +182,7 @@ def dates_of(values: Any, what: str) -> Array | None:
         pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
         pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
         one, other = (str(label).removesuffix(" 00:00:00") for label in pair)
-        raise InputError(f"{what}: {one} is followed by {other}; sort it, oldest first, and keep one value a date")
+        raise InputError(f"{what} is not in order: {one} is followed by {other}; sort it, and keep one value a date")
     return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
 
 

@@ -30,7 +30,7 @@ class Store:
     def __init__(self, place: str | Path) -> None:
         text = str(place)
         self.folder = _local(text)
-        """Folder on this machine; None for a URL."""
+        """Folder on this machine. None: the store is at a URL."""
         self.where = str(self.folder or (text if text.endswith("://") else text.rstrip("/")))
         """Folder or URL as messages show it."""
         self.system, root = _opened(text if self.folder is None else self.folder.absolute().as_uri())
@@ -60,7 +60,7 @@ class Store:
             return b"".join(readers.map(self._content, whole + parts))
 
     def append(self, name: str, content: bytes) -> None:
-        """Append to a file. Return when the content is on disk."""
+        """Append to a file. The call returns when the content is stored."""
         if self.folder is not None:
             _append(self.folder / name, content)
             return
@@ -153,7 +153,7 @@ def _local(text: str) -> Path | None:
 
 
 def _opened(url: str) -> tuple[FileSystem, str]:
-    """Return the file system of a URL and the path in it."""
+    """Return (file system, path in it) of a URL."""
     try:
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 

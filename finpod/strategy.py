@@ -34,7 +34,7 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Return the names [F] of the features and their values [T, N, F] float32, NaN where undefined."""
+        """Return (names [F], values [T, N, F] float32) of the features; values are NaN where undefined."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve

@@ -59,7 +59,7 @@ def random_returns(
     beta_premium: float = 0.0,
     markets: tuple[int, ...] = (),
 ) -> Array:
-    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`. On the first day they are zero."""
+    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`. The first day has zeros."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     noise = random.normal(0.0, 1.0, (days, *markets, names))

@@ -50,12 +50,12 @@ class StockTask(Task):
 
     market: MarketData  # up to the end of validation
     trading: TradingConfig  # accounts, actions, rewards and costs
-    fill: str | None  # 'open', 'close', or None for open if the data have opens
+    fill: str | None  # 'open' or 'close'. None: 'open' if the data have opens, else 'close'
     features: Features  # names or functions of the features that agents may observe
     train: tuple[int, int]  # first and last row
     validation: tuple[int, int]  # first and last row
     device: str = "cpu"  # device that holds the features and masks
-    observed: tuple[str, ...] | None = None  # features that this agent observes; None for all
+    observed: tuple[str, ...] | None = None  # features that this agent observes. None: all
     practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None: `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
@@ -153,7 +153,7 @@ class StockTask(Task):
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
-        """Return metrics and returns [n] of the deterministic policy on the validation window, net of all costs."""
+        """Return the score of the deterministic policy in validation: metrics and returns [n], net of all costs."""
         return self.score_of(self.play(policy, self.validation))
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
@@ -173,7 +173,7 @@ class StockTask(Task):
         return simulate(execution, *window, decide, trading)
 
     def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
-        """Return `metrics` and `active_figures` of a path on a window (None: the validation window)."""
+        """Return the score of a path on a window: `metrics`, `active_figures` and returns. None: the validation window."""
         window = window or self.validation
         equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)

@@ -26,7 +26,7 @@ class TradingConfig(Terms):
     start_groups: int | None = None
     """Number G of groups of accounts that share their days; it must divide num_envs. None: each account has its own days."""
     action: str = "tilt"
-    """'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
+    """'tilt' of the anchor's weights, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
     tilt: float = 1.0
     """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, full tilts leave about 60 effective assets of 100."""
     anchor: str = EQUAL
@@ -106,7 +106,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights [..., N] at the marks, then cash; zero for a ruined account."""
+    """Return the observed state [..., N + 1] float32: weights [..., N] at the marks, then cash; zero if equity is zero."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -120,8 +120,8 @@ def greedy_weights(
     """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
 
     features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;
-    anchor [N] float64 is None for equal weight. price [N] is as traded, 0 without a bar. Only the 'shares' action uses it and
-    equity. Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
+    anchor [N] float64 is None for equal weight. price [N] is as traded, 0 without a bar. Only 'shares' uses price and equity.
+    Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -1,8 +1,8 @@
 """Gymnasium environments: `TradingEnv` for stocks, `DenseTradingEnv` with one account, `LocomotionVectorEnv` for locomotion.
 
 When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old episode,
-and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the data and the horizon
-truncate, ruin terminates. An action that is not finite raises an error before anything is traded or moved.
+and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the window and the horizon
+truncate an episode; equity of zero terminates it. An action that is not finite raises an error before it is applied.
 """
 
 from __future__ import annotations

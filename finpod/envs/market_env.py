@@ -23,7 +23,7 @@ from finpod.trading.ledger import orders_for, value
 from finpod.trading.simulate import opening, simulate_totals
 
 RUIN = 1e-12
-"""Lower bound of the equity ratio in a log return, so that ruin has a finite reward: ln 1e-12 = -27.6."""
+"""Lower bound of the equity ratio in a log return, so that a total loss has a finite reward: ln 1e-12 = -27.6."""
 
 
 class MarketEnv:
@@ -118,7 +118,7 @@ class MarketEnv:
         return simulate_totals(self.execution, self.first, self.last, decide, terms, (hold,)).equity.cpu()
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
-        """Return the step, the traded notional [G, M] in currency, and the equity [G, M] before any reset."""
+        """Return (step, traded notional [G, M] in currency, equity [G, M] before any reset)."""
         config = self.config
         action = action.unflatten(0, self._shape)
         account, notional, good = self._trade(action, self._rows, self.account, smooth)
@@ -193,7 +193,7 @@ class MarketEnv:
         return self.execution.within(weights, account, rows, config.max_weight, config.max_turnover)
 
     def _trade(self, action: Tensor, rows: Tensor, account: Account, smooth: float) -> tuple[Account, Tensor, Tensor]:
-        """Return the account after the fill, the traded notional [G, M], and [G, M] True for finite actions."""
+        """Return (account after the fill, traded notional [G, M], mask [G, M] of finite actions)."""
         config, execution = self.config, self.execution
         good = (action - action).sum(-1) == 0  # inf - inf and NaN - NaN are NaN
         if config.action == "shares":
@@ -210,7 +210,7 @@ class MarketEnv:
     def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return equity at the close of `rows`, reward since equity `before`, ruin, and the observed state."""
+        """Return (equity at the close of `rows`, reward since equity `before`, mask of ruined accounts, observed state)."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before

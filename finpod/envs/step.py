@@ -13,7 +13,7 @@ class Observation(NamedTuple):
     state: Tensor
     """[E, S] float32: the state of each environment, such as the weights of an account."""
     row: Tensor | None = None
-    """[E] int64: the last visible row of the task's shared table. None for a task without a table."""
+    """[E] int64: the last visible row of the task's shared table. None: the task has no table."""
 
 
 class Step(NamedTuple):
@@ -24,9 +24,9 @@ class Step(NamedTuple):
     reward: Tensor
     """[E] float32 rewards."""
     terminated: Tensor
-    """[E] bool mask of episodes that ended in a final state, such as ruin or a fall; the value of that state is 0."""
+    """[E] bool mask of episodes that ended in a final state, such as equity 0 or a fall; the value of that state is 0."""
     truncated: Tensor
-    """[E] bool mask of episodes cut off by a time limit or the end of the data; the value of that state is not 0."""
+    """[E] bool mask of episodes cut off by a time limit or the end of the window; the value of that state is not 0."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 

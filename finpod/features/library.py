@@ -106,7 +106,7 @@ class Bars:
         return self.close * self.table("volume")
 
     def moments(self, window: int) -> Moments:
-        """Return the joint moments of r and m over the last `window` rows."""
+        """Return the joint moments of the returns r and m over the last `window` rows."""
         if window not in self._moments:
             pair = torch.stack([self.returns, self.market_return.expand_as(self.returns)])
             self._moments[window] = rolling_moments(pair, window)

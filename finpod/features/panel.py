@@ -24,7 +24,7 @@ from finpod.measures import Array
 Feature = str | Callable[[MarketData], "Array | Tensor"]
 """A name in `FEATURES`, `extra:NAME` for a user's column, or a function from MarketData to [T, N], NaN where undefined."""
 Features = Feature | Sequence[Feature] | None
-"""A feature, the name of a set, a sequence of either, or None for the default set."""
+"""A feature, the name of a set, or a sequence of these. None: the default set."""
 
 MOST_UNDEFINED = 0.5
 """Largest share of the training rows on which a feature may be undefined. Undefined values are observed as 0, the mean; a
@@ -48,8 +48,8 @@ class Panel:
     scaling: Scaling
     """Scaling of the features, which is stored with the agents trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> share of the members' bars on the training rows at which it is undefined. Shares of 0 are left out. Empty if
-    the scaling of a trained agent is used."""
+    """Feature -> share of the members' bars in the training rows without a value. Shares of 0 are left out. Empty if the
+    scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
     """Feature -> this share, for the features that were dropped because their share is above `MOST_UNDEFINED`."""
 
@@ -60,7 +60,7 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return (features, left out): features with sets resolved, and names of those whose tables `market` lacks.
+    """Return (features that `market` supports, names of those whose tables it lacks). Sets are replaced by their members.
 
     Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like a
     built-in or another requested feature, and if no feature is left.
@@ -116,8 +116,8 @@ def build_panel(
     determines the features if `features` is None.
 
     Raises InputError if neither `scaling` nor `fit` is given, and if no feature has enough values on the training rows;
-    CheckpointError if the features are not those of the scaling; DataError that names ticker, date and feature for an
-    infinite value.
+    CheckpointError if the features are not those of the scaling; DataError, with ticker, date and feature, for an infinite
+    value.
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:

@@ -41,7 +41,7 @@ class Scaling:
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for bad rows."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError if no such rows exist."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are empty or out of range; pass rows within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]

@@ -41,7 +41,7 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
 
 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """Return distances [B, 1] and numbers of assets used [B, 1], from history [B, N, W], today [B, N] and `usable` [B, N].
+    """Return (distances, numbers of assets used), both [B, 1], from history [B, N, W], today [B, N] and `usable` [B, N].
 
     Assets that are not used stay in place as zeros. Shapes, and thus the order of every sum, do not depend on the members.
     Later rows therefore do not change a single bit of a row.

@@ -40,8 +40,8 @@ class ScorerSpec(AccountSpec):
 class ScorerPolicy(AccountPolicy):
     """Policy with action (1 - keep) * score + keep * (the action that keeps the holdings), without exploration or value.
 
-    keep depends on the day's mean features, by a sigmoid. An untrained policy moves halfway to the anchor at every decision;
-    with 'softmax' it moves halfway to equal weights of all assets and cash.
+    keep is a sigmoid of a linear function of the day's mean features. An untrained policy moves halfway to the anchor at each
+    decision; with 'softmax' it moves halfway to equal weights of all assets and cash.
     """
 
     spec: ScorerSpec
@@ -57,7 +57,7 @@ class ScorerPolicy(AccountPolicy):
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the code of days. `values` [..., N, F] are the features, `among` [..., N] the assets that may be held."""
+        """Return the encoder output of days. `values` [..., N, F]: features; `among` [..., N]: assets that may be held."""
         if self.spec.network == "mlp":
             values = self._encoded(values, among)
         average = mean_among(values, among)
@@ -121,7 +121,7 @@ class APGConfig:
     num_steps: int = 4
     """Number K of steps through which gradients pass. A larger K gives fewer updates in the same environment steps."""
     learning_rate: float | None = None
-    """Initial step size of Adam; None is the default of the network (`ADAM`)."""
+    """Initial step size of Adam. None: the default of the network (`ADAM`)."""
     anneal_lr: bool = True
     """True to anneal the step size linearly to zero."""
     weight_decay: float = 0.0

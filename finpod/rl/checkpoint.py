@@ -25,7 +25,7 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> classes of the policy and of its sizes. A checkpoint can build these policies without their task."""
+"""Kind -> classes of the policy and of its sizes. These policies can be built from a checkpoint without their task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Checkpoint:
     """Versions of finpod and torch."""
 
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
-        """Return the policy, ready to act. The weights are loaded into `untrained`; None: into a new policy on `device`.
+        """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if weights and sizes do not agree, and if `untrained` is missing but needed.
+        Raises CheckpointError if weights and sizes do not agree, or if `untrained` is None but only the task can build it.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")

@@ -18,7 +18,7 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A], without sampling. `groups`: number of groups that share a row each."""
+    """Return the policy's mean actions [E, A], without sampling. `groups`: number of groups; each has one table row."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -35,8 +35,8 @@ class Episodes(NamedTuple):
 def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
     """Return one whole episode of each environment.
 
-    Episodes begin in the current states and follow the mean action. Raises InputError for an action that is not finite and
-    for an episode of more than `LONGEST` steps.
+    Episodes begin in the current states and take the mean actions. Raises InputError for an action that is not finite and for
+    an episode of more than `LONGEST` steps.
     """
     obs = env.observe()
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)

@@ -79,7 +79,7 @@ class Policy(nn.Module):
     compares old and new probabilities. Otherwise `observe` is called before the update."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
-        """Return the code of table rows, given `values` [..., N, F] float32 and the usable entries `among` [..., N] bool."""
+        """Return the encoder output of table rows: `values` [..., N, F] and the mask `among` [..., N] of usable entries."""
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ class Code(NamedTuple):
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
-    """[D, N] weights of the anchor; None for equal weight."""
+    """[D, N] weights of the anchor. None: equal weight."""
 
 
 class AccountPolicy(Policy):
@@ -207,7 +207,7 @@ class MarketPolicy(AccountPolicy):
         self.summary = RunningStats(SUMMARY)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the code of days. `values` [..., N, F] are the features, `among` [..., N] the assets that may be held."""
+        """Return the encoder output of days. `values` [..., N, F]: features; `among` [..., N]: assets that may be held."""
         hidden = self._encoded(values, among)
         score, inertia = self.out(hidden).unbind(-1)
         day = mean_among(hidden, among)

@@ -16,7 +16,7 @@ class Rollout(NamedTuple):
     """H steps of E environments, time-major. Environment e is in group e // M. The M environments of a group share a row."""
 
     row: Tensor | None
-    """[H, E] int64, table row of each observation; None for a task without a table."""
+    """[H, E] int64, table row of each observation. None: the task has no table."""
     state: Tensor
     """[H, E, S] float32 observed states."""
     action: Tensor
@@ -36,7 +36,7 @@ class Rollout(NamedTuple):
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
-    """Return the policy's code of the table rows `row` [...]; None without a table.
+    """Return the policy's encoder output of the table rows `row` [...]; None without a table.
 
     Raises InputError if the task has a table and the observations have no row.
     """

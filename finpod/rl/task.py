@@ -28,7 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool: entries that a decision on the row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`; third argument of `encode`. None for equal weights."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`; third argument of `encode`. None: equal weights."""
 
 
 class Score(NamedTuple):

@@ -42,7 +42,7 @@ class Evolver:
         """Return the trials of a round. In the first round all agents are untrained.
 
         In later rounds, the better half of the agents continues. Each agent of the other half is replaced by a mutated copy of
-        a better agent, or by a fresh agent, which is trained to the same experience before it is compared.
+        a better agent, or by a fresh agent, which then trains for the steps of all rounds so far.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:

@@ -66,7 +66,7 @@ class History:
 def read_history(run: str | Path) -> History:
     """Return the history of a run. `run` is its output folder OUT, its folder OUT.unfinished, or the URL of its storage.
 
-    Raises InputError if there is no run, and CheckpointError that names the line if a log is damaged or of another format.
+    Raises InputError if there is no run, and CheckpointError, which names the line, if a log is damaged or of another format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:

@@ -97,7 +97,7 @@ class Trial:
     source: int | None = None
     """Number of the trial whose last checkpoint this trial starts from; None if it starts untrained."""
     copied: bool = False
-    """True for a mutated copy of the parent, False if the agent continues itself."""
+    """True for a mutated copy of the parent, False if the agent itself continues."""
     start: int = 0
     """Environment steps at the start of the trial, including those of the agent's ancestors."""
     state: str = "open"
@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings that vary, by name; 'features' is None for all features."""
+        """All settings that vary, by name. 'features' None: all features."""
         values = {**self.agent_settings["config"], **self.agent_settings}
         return {name: value for name, value in values.items() if name not in ("agent_id", "seed", "config")}
 

@@ -28,7 +28,7 @@ class TrialLog:
     def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
         """Read a log, if it exists. `run` is the seed of its tournament.
 
-        Raises CheckpointError that names the file if the log is damaged before its last line, or has another format.
+        Raises CheckpointError, which names the file, if the log is damaged before its last line, or has another format.
         """
         self.store, self.name = store, name
         self.where = f"{store.where}/{name}"

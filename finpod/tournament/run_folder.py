@@ -27,7 +27,7 @@ from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, place
 from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, TournamentSetup
 
 LEASE = 120.0
-"""Age in seconds at which the lock file of a driver at a URL no longer counts."""
+"""Age in seconds from which the lock file of a driver at a URL is ignored."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """Entries of a header: the hash of the bars up to the end of validation, and the windows, which determine these bars."""
 
@@ -87,7 +87,7 @@ class RunFolder:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
         An earlier run is removed unless it is resumed. With `fork`, that run is copied first. After an EngineError or an
-        error that is no FinpodError, the run is kept. After another FinpodError, the run is kept only if it has made progress.
+        error that is not a FinpodError, the run is kept. After other FinpodErrors, it is kept only if it has made progress.
         Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
@@ -192,7 +192,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
 
 
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
-    """Return True if no run of the name `run` is unfinished, and `run` is the name of the output `out` or the `storage`."""
+    """Return True if `run` is the output `out` or the `storage`, and no run of this name is unfinished."""
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))
@@ -274,7 +274,7 @@ def _among(name: str, entries: Sequence[str]) -> bool:
 
 @contextmanager
 def lock(place: Store) -> Iterator[None]:
-    """Lock a run against other drivers while the block runs.
+    """Keep other drivers from using a run while the block runs.
 
     In a folder, a file lock is used, which ends with the process. At a URL, and if the file system has no locks, a lock file
     with the time is used instead. Raises InputError if another process drives the run.

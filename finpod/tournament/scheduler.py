@@ -157,7 +157,7 @@ class Scheduler:
             elif not self.store.names("agents"):
                 raise  # the whole folder is missing; the run can be resumed once it is restored
             else:
-                self._fail(trial, f"the checkpoint it starts from cannot be read: {error}")
+                self._fail(trial, f"the checkpoint from which it starts cannot be read: {error}")
             return
         goal = until = self.plan.goal(trial.level, self.update)
         if self.plan.checkpoint_steps is not None:

@@ -31,7 +31,7 @@ FIXED = ("task", "format", "measure", "learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early. None turns a rule off. Once a rule applies, running trials end, and none begins."""
+    """Rules that end a tournament early; None turns a rule off. Once one applies, running trials complete and none begins."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
@@ -56,9 +56,9 @@ class Plan:
     agents: int = 4
     """Population size."""
     rounds: int = 2
-    """Rounds; after each, mutated copies of strong agents replace weak ones."""
+    """Number of rounds; after each, mutated copies of strong agents replace weak ones."""
     keep: int = 3
-    """Agents selected for the ensemble."""
+    """Number of agents selected for the ensemble."""
     steps: int = 600_000
     """Environment steps of an agent over all rounds."""
     seed: int = 0
@@ -70,7 +70,7 @@ class Plan:
     retries: int = 3
     """Number of times that a lost slice is started again before its trial fails."""
     alike: float = ALIKE
-    """Largest correlation of active validation returns between two selected agents."""
+    """Largest correlation of validation returns, minus the baseline's, between two selected agents."""
     restart_rate: float = 0.25
     """Fraction of new agents that start untrained with new settings."""
     stop: Stop = field(default_factory=Stop)

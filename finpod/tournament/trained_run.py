@@ -80,7 +80,7 @@ class TrainedRun:
     """
 
     def __init__(self, folder: str | Path, task: Task | None = None) -> None:
-        """Read a finished run. Raises CheckpointError that names the file if the folder is not a finished run."""
+        """Read a finished run. Raises CheckpointError, which names the file, if the folder is not a finished run."""
         self.folder, self.task = Path(folder), task
         content = read_marker(self.folder, TRAINED, FORMAT)
         try:

@@ -22,8 +22,8 @@ def verify_log(path: str | Path) -> Leaderboard:
     """Recompute each choice of trials in a log from the lines before it, compare the two, and return the leaderboard.
 
     `path` is the path or URL of a log in a trained folder or an unfinished run. An incomplete last line is ignored.
-    Checkpoints are not read. Raises CheckpointError that names the first line that is damaged or that differs from the
-    recomputed one, and InputError if there is no log.
+    Checkpoints are not read. Raises CheckpointError for the first line that is damaged or differs from the recomputed one,
+    and InputError if there is no log.
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)
@@ -61,7 +61,7 @@ class _Derived(TrialLog):
         super()._take(record)
 
     def _require(self, holds: bool, fault: str) -> None:
-        """Raise CheckpointError that names the line and its `fault` unless `holds` is True."""
+        """Raise CheckpointError, with the line and its `fault`, unless `holds` is True."""
         if not holds:
             raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
 
@@ -81,7 +81,7 @@ class _Derived(TrialLog):
         for trial, drawn in zip(board.trials[begun:], jobs, strict=True):
             follows = json.loads(to_json_line(trial.to_record()))
             for name, one, other in differences(follows, drawn):
-                differs = f"{name} of trial {trial.number} is {other!r:.100}, recomputed {one!r:.100}"
+                differs = f"{name} of trial {trial.number} is {other!r:.100}, but should be {one!r:.100}"
                 self._require(False, f"does not follow from the lines before it: {differs}")
 
     def _check_trial(self, record: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ class Terms:
 
     @property
     def uncapped(self) -> Self:
-        """The same terms without caps, for the portfolios that a strategy is compared with."""
+        """The same settings without caps, for the portfolios that a strategy is compared with."""
         return replace(self, max_weight=None, max_turnover=None)
 
 
@@ -169,7 +169,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Return the history that `simulate` returns, summed over assets. All but the costs agree with it to the last bit."""
+    """Return equity, turnover and total costs of `simulate`. Equity and turnover agree with `simulate` to the last bit."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))

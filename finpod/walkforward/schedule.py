@@ -55,7 +55,7 @@ def as_span(length: str | int, what: str) -> Span:
 class Segment:
     """Windows of one agent: first and last session of each, as text. With intraday bars, those of `test` have a time as well.
 
-    The returns of a test run from its first close to the first close of the next test. `decides_from` is the last row that
+    A test's returns go from its first close to the first close of the next test. `decides_from` is the last row that
     the first decision sees: the first row of the test, or the row before it with close fills.
     """
 

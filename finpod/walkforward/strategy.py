@@ -95,7 +95,7 @@ class WalkForward(Strategy):
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict: entries that the agents share, and 'segments', rows of windows, selected agents and validation score."""
+    """Return a dict: entries that the agents share, and 'segments', rows with windows, agents and validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])

@@ -22,7 +22,7 @@ class Pods:
     """Where agents train: in this process, or in pods on Ray."""
 
     ray: bool = False
-    """Train on Ray: all cores of this machine, or a cluster."""
+    """Train on Ray, with all cores of this machine or with a cluster."""
     count: int | str = "auto"
     """Number of pods; 'auto' follows the size of the cluster."""
     cpus: float = 1.0

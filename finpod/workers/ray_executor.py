@@ -219,7 +219,7 @@ class RayExecutor:
         return lost
 
     def describe(self) -> str:
-        """Return a text with the numbers of nodes and pods."""
+        """Return a text with the number of nodes and the number of pods that they have room for."""
         nodes, slots = len(self._alive()), self.slots()
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, room for {slots} pod{'s' * (slots != 1)}"
 

@@ -25,7 +25,7 @@ START = 1.0
 
 
 def load_model(spec: Spec) -> Any:
-    """Return MuJoCo's model of a task. Raises InputError where mujoco is not installed or cannot be imported."""
+    """Return MuJoCo's model of a task. Raises InputError if mujoco is not installed or cannot be imported."""
     try:
         import mujoco
     except ImportError as error:

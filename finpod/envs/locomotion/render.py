@@ -70,7 +70,7 @@ class Film(NamedTuple):
 
 @torch.no_grad()
 def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
-    """Run one episode with the actions [1, A] of `act` in an environment of one world that has just been reset.
+    """Return an episode with the actions [1, A] of `act`. `env` has one world, which has just been reset.
 
     Raises InputError for an action that is not finite.
     """
@@ -127,7 +127,7 @@ def gif(film: Film) -> bytes:
 def require_gif(path: Path) -> None:
     """Raise InputError if the suffix is not .gif, or if Pillow is not installed."""
     if path.suffix.lower() != ".gif":
-        raise InputError(f"{path} is not a .gif; give a file with this suffix", argument="out")
+        raise InputError(f"{path} is not a .gif; give a file that ends in .gif", argument="out")
     _pillow()
 
 
