@@ -139,7 +139,7 @@ def test_g18_market_and_options_are_held_against_the_log(work, killed):
     save_snapshot(finpod.simulate_market(names=4, days=300, signal=0.1, seed=2), work / "data" / "other")
     resume = "train --resume strategies/file"
     for line, told in (
-        ("train --resume strategies/memory", "on a market made in memory (simulated market: 4 names"),
+        ("train --resume strategies/memory", "needs a market made in memory (simulated market: 4 names"),
         ("train --fork strategies/memory --out strategies/other", "--market"),
         ("train --resume strategies/memory --market other", "task.training_data_hash was "),
         (f"{resume} {OPTIONS.replace('python', 'file')} --agents 4", "agents was 3 and is 4"),

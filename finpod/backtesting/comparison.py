@@ -1,4 +1,4 @@
-"""`compare`: figures of several runs on their common sessions, and confidence intervals of the difference of each pair."""
+"""`compare`: figures of several runs on their common sessions, and confidence intervals of the differences of all pairs."""
 
 from __future__ import annotations
 

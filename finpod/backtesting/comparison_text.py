@@ -36,7 +36,7 @@ UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
     "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
     "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }
-"""Setting that must be equal for a fair comparison -> its plural as text, and its value in a result as text."""
+"""Setting that must be equal for a fair comparison -> (plural as text, function that writes the value of a result)."""
 _HEADING = 18
 """Width in characters at which the heading of a column is wrapped."""
 
@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return (names of its runs, sentence, severe) of each note or warning, severe ones first. Names are empty for all runs."""
+    """Return (names of runs, sentence, severe) of each note and warning, severe ones first. Names are empty for all runs."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings

@@ -141,7 +141,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result, with evidence if `examine` is True, or None for a trained strategy. The benchmark gets no evidence."""
+    """Return the result, with evidence if `examine` (None: if the strategy is trained) and if it does not trade the benchmark."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

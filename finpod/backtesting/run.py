@@ -125,7 +125,7 @@ class Run:
 
 
 def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
-    """Return the dates of `rows` in the window's market; by default those of the window's closes."""
+    """Return the dates of `rows` in the window's market; by default the dates of the window's closes."""
     return pd.DatetimeIndex(window.dates if rows is None else window.market.dates[rows], name="date")
 
 

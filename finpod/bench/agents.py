@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 75_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
-"""Kind of agent -> learner, settings that differ from its defaults, number of environments, and environment steps."""
+"""Kind of agent -> (learner, settings other than the defaults of the learner, number of environments, environment steps)."""
 YEAR = 252
 CHECKPOINTS = 4
 """Number of checkpoints from which an agent is selected, evenly spaced over its training."""

@@ -40,7 +40,7 @@ def backtest(
         ),
     ] = 1,
     allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow training days in the window.")] = False,
-    name: Annotated[str | None, Option(help="Name of the run; by default that of the strategy.")] = None,
+    name: Annotated[str | None, Option(help="Name of the run; by default the name of the strategy.")] = None,
     quick: Annotated[
         bool, Option("--quick", help="Skip baselines, random portfolios, the cost sweep and capacity.")
     ] = False,

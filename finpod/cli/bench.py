@@ -17,7 +17,7 @@ from finpod.trading.ledger import Costs
 NAME = "demo"
 STRATEGY = Path("strategies") / NAME
 TRAIN, VALIDATION, TEST = ("1991-01-02", "2010-12-31"), ("2011-01-03", "2014-12-31"), ("2015-01-02", "2022-12-28")
-"""Training, validation and test window. The sample begins in 1990, so features are warmed up."""
+"""Training, validation and test window. The sample begins in 1990, so the first features have enough history."""
 COSTS = Costs(fee_bps=10)
 EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000, "seed": 0}
 """Size of the training, which takes half a minute on two cores."""
@@ -43,7 +43,7 @@ def bench(
     run: Any = locomotion.run if what in NAMES else machine.run
     idle = "names" if what in NAMES else "variant"
     if idle in sizes:
-        raise InputError(f"{idle} has no effect on {what or 'stocks'}; leave it out", argument=idle)
+        raise InputError(f"{idle} has no effect on {what or 'stocks'}; omit this option", argument=idle)
     console.say_device(device)
     with console.progress("measuring"):
         lines = run(what=what, device=device, **sizes)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-Name = Annotated[str | None, Option("--name", help="Name of the snapshot under data/; by default that of the source.")]
+Name = Annotated[str | None, Option("--name", help="Name of the snapshot under data/; by default the source's name.")]
 AllowMissing = Annotated[bool, Option("--allow-missing", help="Leave out members without prices instead of failing.")]
 Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
@@ -111,7 +111,7 @@ def import_file(
 @app.command()
 @options.with_options(READING | FILES)
 def check(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
-    """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more of them."""
+    """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more repairs."""
     from finpod.market.long_bars import check_lines
 
     loaded = options.load(values, options.market_path(market), **options.values_of(FILES, values))
@@ -142,7 +142,7 @@ def show(market: Source = "sample", as_json: options.AsJson = False, **values: A
 def _target(name: str, overwrite: bool) -> Path:
     """Return the folder of a snapshot. Raises InputError, before any work, if it cannot be written."""
     if name == "sample":  # a snapshot of this name could not be loaded by its name
-        raise InputError("'sample' is the name of the bundled prices; choose another", argument="name")
+        raise InputError("'sample' is the name of the bundled prices; choose another name", argument="name")
     target = options.DATA / plain_word(name)
     require_free(target, overwrite, SNAPSHOT)
     return target

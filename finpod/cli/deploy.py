@@ -36,7 +36,7 @@ def kuberay(
     command: Command = None,
     name: Annotated[str, Option(help="Name of the job or the cluster.")] = "finpod",
     kind: Annotated[
-        Literal["job", "cluster"], Option(help="A job runs one command; a cluster runs until it is deleted.")
+        Literal["job", "cluster"], Option(help="A job runs one command; a cluster runs until you delete it.")
     ] = "job",
     out: Out = None,
     overwrite: options.Overwrite = False,
@@ -65,7 +65,7 @@ def dockerfile(
     out: Out = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Print a Dockerfile that builds an image from the checkout, with the versions of this machine as build arguments."""
+    """Print a Dockerfile that builds an image from the checkout, with this machine's versions of Python, torch and Ray."""
     from finpod.deploy.kuberay import dockerfile as text
 
     _give(text(cuda=cuda, copies=copy or ()), out, overwrite)
@@ -88,8 +88,8 @@ def submit(
 
         JobSubmissionClient(address)  # checks the packages and the connection
     except Exception as error:  # Ray raises errors of many classes
-        text = f"cannot submit to {address}: {first_line(error)}; forward its port with kubectl port-forward, or give --address"
-        raise InputError(f"{text}; if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
+        text = f"cannot submit to {address}: {first_line(error)}; forward this port with kubectl port-forward, or give --address"
+        raise InputError(f"{text}; if a token is needed, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]
     raise typer.Exit(subprocess.run([*ray, *(command or [])], check=False).returncode)

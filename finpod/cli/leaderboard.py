@@ -101,7 +101,7 @@ def _show(history: History, top: int) -> None:
 
 
 def _luck(bias: SelectionBias) -> Iterator[str]:
-    """Yield sentences on the selection bias; none if it is undefined."""
+    """Yield sentences on the selection bias; no sentence if the bias is undefined."""
     if not math.isnan(bias.alike):
         yield (
             f"The best of {bias.trials} trials scored {bias.best:.3f}. If all agents were equally good, the best of as many "

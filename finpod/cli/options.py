@@ -151,9 +151,9 @@ class Market:
     extra: list[str] | None = None
     """Table of your own columns, parquet or CSV; may be repeated."""
     benchmark: str = "auto"
-    """Ticker of the benchmark. 'auto' takes that of the snapshot or index, else QQQ; 'none' means no benchmark."""
+    """Ticker of the benchmark. 'auto' takes the one of the snapshot or index, else QQQ; 'none': no benchmark."""
     calendar: str = "auto"
-    """Name of the calendar in exchange_calendars. 'auto' takes that of the index, else XNYS; 'none' keeps all dates."""
+    """Name of the calendar in exchange_calendars. 'auto' takes the one of the index, else XNYS; 'none' keeps all dates."""
     periods_per_year: float | None = None
     """Bars per year, to annualise figures; by default measured from the dates."""
     fill: Literal["open", "close"] | None = None
@@ -170,7 +170,7 @@ TERMS = fields_of(
     cash={"help": "Initial cash."},
     max_weight={"help": "Largest weight of an asset; by default no limit, or that of the trained agent."},
     max_turnover={
-        "help": "Largest turnover of one decision, buys plus sells, as a fraction of equity; same default as --max-weight."
+        "help": "Largest turnover of one decision, buys plus sells, as a fraction of equity; default as for --max-weight."
     },
 )
 
@@ -217,5 +217,5 @@ def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Ar
     from finpod.loading import load_features
 
     if file is not None and not Path(strategy).is_dir():
-        raise InputError(f"--features-from is only for trained folders, and {strategy} is not one; leave it out")
+        raise InputError(f"{strategy} is not a trained folder; omit --features-from, which only trained folders use")
     return [] if file is None else load_features(file)

@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """Return the default name of a run: the built-in strategy's, the stem of a .py file (and its class), or the folder's."""
+    """Return the default name of a run: the built-in strategy, the stem of the .py file (and the class), or the folder's name."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"
@@ -101,7 +101,7 @@ def write_training_page(history: History, *, saved: Path | None = None, overwrit
 def write_page(
     page: Path, write: Callable[[Path], object], *, saved: Path | None = None, overwrite: bool
 ) -> list[Path]:
-    """Write a page with `write` and return its path in a list; an empty list after an error.
+    """Write a page with `write`. Return a list with the path of the page; an empty list after an error.
 
     An error is issued as a ReportWarning, because the run is already stored in `saved`.
     """

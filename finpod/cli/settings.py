@@ -36,7 +36,7 @@ class Run:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on; auto uses a GPU if there is one."""
     envs: int | None = None
-    """Parallel environments of each agent; by default those of the task, 512 for stocks."""
+    """Parallel environments of each agent; by default the task's number, 512 for stocks."""
     variant: Literal["standard", "full", "fast"] = "standard"
     """Variant of a locomotion task: 'full' observes contact forces, 'fast' has a cheaper integrator."""
     stop_minutes: float | None = None
@@ -44,7 +44,7 @@ class Run:
     storage: str | None = None
     """URL for log and checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
-    """Continue the unfinished run NAME with the settings in its log. If there is none and --out has this name, start one."""
+    """Continue the unfinished run NAME with the settings in its log. If there is no such run, and --out has this name, start it."""
     fork: str | None = None
     """Start from a copy of the unfinished run NAME; settings may change."""
     tensorboard: Path | None = None
@@ -60,7 +60,7 @@ PLAN = options.fields_of(
     steps={
         "kind": "int | None",
         "default": None,
-        "help": "Environment steps of an agent over all rounds; by default those of the task, 600,000 for stocks.",
+        "help": "Environment steps of an agent over all rounds; by default the task's number, 600,000 for stocks.",
     },
 )
 STOP = options.fields_of("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
@@ -115,17 +115,17 @@ def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_others(task: str, typed: Collection[str]) -> None:
-    """Raise InputError for an option of stocks with another task, and for --variant with a task that has none."""
+    """Raise InputError for an option of stocks with another task, and for --variant with a task without variants."""
     if "variant" in typed and task not in NAMES:
-        raise InputError(f"--variant is for locomotion, but the task {task} has no variants; leave it out")
+        raise InputError(f"--variant is for locomotion, but the task {task} has no variants; omit this option")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
-        raise InputError(f"{spelled(idle[0])} is for stocks, but the task {task} has no market; leave it out")
+        raise InputError(f"{spelled(idle[0])} is for stocks, but the task {task} has no market; omit this option")
 
 
 def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
     """Return the arguments of `finpod.train` except the market. Settings without an option come from `recorded`, or are defaults.
 
-    Raises InputError for options that are invalid, without reading a file.
+    Raises InputError for invalid options. Reads no file.
     """
     from finpod.tournament.setup import Plan, Stop
     from finpod.workers.executor import Pods
@@ -226,7 +226,7 @@ def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
     market = dict(recorded.market)
     if not market and "market" not in typed:
         raise InputError(
-            f"{recorded.where} was started on a market made in memory ({recorded.header.get('data_title')}); give it with --market"
+            f"{recorded.where} needs a market made in memory ({recorded.header.get('data_title')}); pass its snapshot as --market"
         )
     known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET}
     for name in ("benchmark", "calendar"):

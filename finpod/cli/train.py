@@ -51,7 +51,7 @@ def train(
     typed = {name for name in values if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     idle = [name for name in PODS if name in typed and name not in ("ray", "address")]
     if idle and not (values["ray"] or values["address"] is not None):
-        raise InputError(f"{spelled(idle[0])} needs --ray; add --ray, or leave it out")
+        raise InputError(f"{spelled(idle[0])} needs --ray; add --ray, or omit {spelled(idle[0])}")
     values, recorded, resume = _settled(values, typed)
     out, events = Path(values["out"]), values["tensorboard"]
     require_free(out, overwrite, ENSEMBLE if values["task"] == STOCKS else TRAINED)
@@ -80,7 +80,7 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Return the options, the settings that the log records (None without a log to read), and True if a run is resumed.
+    """Return (options, recorded, resumed): options, settings from the log of a run (None: no log), and True if a run is resumed.
 
     Options that were not typed are taken from the log of the resumed or forked run.
     """

@@ -49,7 +49,7 @@ FORMS = {
     "secret": SECRET,
     "pull_secret": SECRET,
 }
-"""Setting of a cluster -> the pattern that its values must match, and its description for error messages."""
+"""Setting of a cluster -> the pattern that its values must match, and a description of the pattern for error messages."""
 
 
 def _installed(package: str) -> str:
@@ -57,7 +57,7 @@ def _installed(package: str) -> str:
     try:
         return version(package).partition("+")[0]
     except PackageNotFoundError as error:
-        raise InputError(f"{package} is not installed here; install it") from error
+        raise InputError(f"{package} is not installed here; pip install {package}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Cluster:
     image: str
     """Image with finpod and ray[default]; see finpod deploy dockerfile."""
     cpu_workers: str | None = None
-    """Number of CPU workers; by default 0:4 if there are no GPU workers."""
+    """Number of CPU workers; by default 0:4, or none with --gpu-workers."""
     gpu_workers: str | None = None
     """Number of GPU workers."""
     claim: tuple[str, ...] = ()
@@ -86,11 +86,11 @@ class Cluster:
     pull_secret: tuple[str, ...] = ()
     """Secrets with which the image is pulled."""
     cpus: int = 4
-    """Cores of a pod."""
+    """Cores of a worker pod."""
     memory: str = "8Gi"
-    """Memory of a pod, in Mi, Gi or Ti."""
+    """Memory of a worker pod, in Mi, Gi or Ti."""
     gpus: int = 1
-    """GPUs of a pod, as nvidia.com/gpu."""
+    """GPUs of a GPU worker pod, as nvidia.com/gpu."""
 
     def __post_init__(self) -> None:
         for name, least in {"head_cpus": 1, "cpus": 1, "gpus": 0}.items():
@@ -106,7 +106,7 @@ class Cluster:
         for name, least, most, _ in self.workers:
             if least > most:
                 raise InputError(
-                    f"{name} is {least}:{most}, and its minimum exceeds its maximum; give LEAST:MOST", argument=name
+                    f"{name} is {least}:{most}, so the minimum exceeds the maximum; give LEAST:MOST", argument=name
                 )
         object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
@@ -129,11 +129,11 @@ def command_line(command: Sequence[str]) -> str:
     Raises InputError for an empty command, and for a URL with a password, which would be stored as plain text.
     """
     if not command:
-        raise InputError("there is no command; give one, such as: -- finpod train stocks --ray --out /runs/first")
+        raise InputError("there is no command; give a command, such as: -- finpod train stocks --ray --out /runs/first")
     for word in command:
         if LOGIN.search(word):
             shown = LOGIN.sub("://...@", word)
-            raise InputError(f"{shown} has a password, which would be stored as plain text; put it into a Secret")
+            raise InputError(f"{shown} has a password that would be stored as plain text; put passwords into a Secret")
     return shlex.join(command)
 
 
@@ -157,7 +157,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
         # a folder below the mount path: the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{claim.partition(':')[2]}/") for claim in cluster.claim):
             raise InputError(
-                f"--out {out} is not below the mount path of a volume, so it would be lost; pass --claim NAME:/runs --out /runs/..."
+                f"--out {out} is not below a volume's mount path, so agents would be lost; pass --claim NAME:/runs --out /runs/..."
             )
     return _manifest("RayJob", name, cluster, entrypoint=line)
 

@@ -138,7 +138,7 @@ def _flags(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield a warning if the account is close to buy and hold: it never differs much from positions that are not traded."""
+    """Yield a warning if the account is close to buy and hold: it always stays near positions that are never traded."""
     equity = result.equity.to_numpy()
     worth, fills = result.weights.to_numpy() * equity[:, None], _shares_added(result, "fill")
     shares = np.cumsum(fills + _shares_added(result, "delisted"), axis=0)

@@ -103,7 +103,7 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
     """Return (equity [n + 1, `count`], reason): random long-only portfolios with the daily turnover of the account of `path`.
 
-    If there are none, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset"; else it is empty.
+    If there are none, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset"; else the reason is empty.
 
     The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
     to exp(s z), where z [N] is standard normal and s is set to match the account's effective number of assets. A portfolio

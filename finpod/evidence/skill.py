@@ -34,7 +34,7 @@ MEASURED, SAMPLING = "measured", "sampling"
 """Values of 'trial_sd_source': measured on validation, or the sampling error 1 / sqrt(years) of a Sharpe ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
-"""'strategy' or the curve it is compared with -> figure -> interval."""
+"""'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
 
 
 class Code(StrEnum):

@@ -136,7 +136,7 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return an audit with these findings, the most severe first, or with the reason why it has no outcome."""
+        """Return an audit with these findings, the most severe first, or with the reason why the audit has no outcome."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)

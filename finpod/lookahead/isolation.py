@@ -23,7 +23,7 @@ from finpod.measures import Array
 from finpod.strategy import FeatureTable, MarketView, Strategy
 
 LIMIT = 60
-"""Seconds that one decision, or the values of one feature, may take."""
+"""Largest number of seconds for one decision, or for the values of one feature."""
 ROWS = ("dates", "has_bar", "sessions", "begins_session")
 """Fields of a market with one value or row per date, in addition to its tables."""
 FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_per_session")
@@ -58,7 +58,7 @@ class Isolated:
         return self.start(whole=True)
 
     def start(self, *, whole: bool = False) -> Child:
-        """Return a new process with the strategy. With `whole`, its decisions see the whole market, as in a run."""
+        """Return a new process with the strategy. With `whole`, decisions see the whole market, as in a run."""
         child = Child(self, whole=whole)
         self._started.append(child)
         fixed = {name: getattr(self.market, name) for name in FIXED} | {"manifest": {}, "origin": {}}

@@ -99,7 +99,7 @@ class _Packer(ByValue):
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has as many rows or columns as the market has sessions, and its values are not all equal."""
+        """Return True if a table has a row or column per session (or one less), and values that differ."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False

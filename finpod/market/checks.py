@@ -18,7 +18,7 @@ CENT = 0.006
 """A price may be outside [low, high] by this much, for rounding."""
 
 CALM, CERTAIN = 0.05, 5
-"""The unit of volumes may change on a day with an absolute return below `CALM`, with `CERTAIN` bars before it and from it on."""
+"""Conditions for a change of unit: an absolute return below `CALM` on that day, and `CERTAIN` bars before it and from it on."""
 STALE = 5
 """Stale bars at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
@@ -34,10 +34,10 @@ EXACT = 0.015
 LONG_GAP, LEVEL = 5, np.log(2)
 """A gap of at least `LONG_GAP` sessions with an absolute log return of at least `LEVEL` across it is an anomaly."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Two assets may be one renamed listing if the log return from one's last bar to the other's first is at most `SAME_LEVEL` (bars
+"""Two assets may be one renamed listing if the log return from the old last bar to the new first bar is at most `SAME_LEVEL` (bars
 on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""An asset looks back-filled if its close is constant for at least this many first sessions: with volumes, and without."""
+"""Prices look back-filled if the close is constant over at least this many sessions at the start: with volumes, and without."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
@@ -123,7 +123,7 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without the stale bars at the end of an asset, which only repeat its last price.
+    """Return the bars without the stale bars at the end of an asset, which only repeat the last price.
 
     A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
     close). Stale bars are masked if they span at least `STALE` sessions at the end of an asset. Assets without any positive

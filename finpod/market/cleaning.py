@@ -129,7 +129,7 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the bars to drop, and log them: on no session, before its end at `now`, or outside its hours.
+    """Return a mask [rows] of the bars to drop, and log them: no session, a session not over at `now`, or outside the hours.
 
     Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
     Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are

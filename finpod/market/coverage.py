@@ -88,7 +88,7 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the number of members on the day in [first, last] on which it differs most from the index's size; None: no index.
+    """Return the number of members on the day in [first, last] when the number differs most from the index's size; None: no index.
 
     The manifest counts members on the first session of each year; a count applies until the next one.
     """

@@ -114,7 +114,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars per year, or check the given number. Doubts about it are written to `periods_note` in the manifest."""
+        """Measure the bars per year, or check the given number. Doubts about the number are in the manifest's `periods_note`."""
         periods, sessions = self.periods_per_year, self.sessions_per_year
         before = note = self.manifest.get("periods_note", "")
         if periods is None:

@@ -28,7 +28,7 @@ GRACE = np.timedelta64(10, "D")
 ALIKE = 0.005
 """Largest relative difference between two closes of a day that count as equal."""
 LEVEL = np.log(1.5)
-"""A join is a suspicion if the log return from the old symbol's last bar to the new one's first exceeds this in size."""
+"""A join is a suspicion if the log return from the old symbol's last bar to the new symbol's first exceeds this size."""
 
 
 class Rename(NamedTuple):

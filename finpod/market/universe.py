@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Value of `benchmark` and `calendar` that selects those of the members' index; without an index, those of `DEFAULT`."""
+"""Value of `benchmark` and `calendar` that selects those of the members' index, or of `DEFAULT` without an index."""
 DEFAULT = "nasdaq100"
 
 
@@ -111,7 +111,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells, those of renamed listings under the symbols `available`, which are those of the prices.
+        """Return the spells, with renamed listings under the symbols `available`, which are the symbols of the prices.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """

@@ -35,7 +35,7 @@ BATCH, ATTEMPTS = 25, 6
 """Number of tickers per request. The fetch gives up on a ticker after ATTEMPTS requests without an answer, and on all tickers after
 ATTEMPTS requests in a row without any bars."""
 WAIT = 5.0
-"""Seconds to wait after a request that was rate limited or not answered. Each further one in a row doubles it."""
+"""Seconds to wait after a request that was rate limited or not answered. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
@@ -199,7 +199,7 @@ class PartialFetch:
                 write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
 
     def _resume(self, folder: Path) -> None:
-        """Load the bars that an earlier run of the same request stored, and remove those of another request."""
+        """Load the bars that an earlier run of the same request stored, and remove bars of another request."""
         if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
             raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
         request = folder / REQUEST

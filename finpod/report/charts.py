@@ -43,7 +43,7 @@ def _equity(result: BacktestResult) -> Shown:
 
 
 def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
-    """Shade training and validation windows in red and the test window in blue, and mark the day of ruin by a line."""
+    """Shade training and validation windows in red and the test window in blue, and mark a fall to zero by a line."""
     spans = [(name, *result.windows[name], "danger") for name in ("train", "validation") if name in result.windows]
     if result.trained_until is not None:
         spans.append(("test", str(np.datetime64(result.trained_until) + 1), str(dates[-1]), "test"))

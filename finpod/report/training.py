@@ -39,7 +39,7 @@ def _score(run: Training) -> dict[str, Any]:
 
 
 def _best(run: Training) -> dict[str, Any]:
-    """Return the best trials, the metrics to show next to their scores, and the settings in which trials differ."""
+    """Return a dict: the best trials, the metrics to show next to the scores, and the settings in which trials differ."""
     shown, measure = run.order[:SHOWN], run.history.measure
     known = dict.fromkeys(name for trial in shown for name in trial.metrics if name != measure)
     stocks = [(name, kind) for name, kind in OF_STOCKS.items() if name in known]
