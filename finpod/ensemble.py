@@ -14,8 +14,7 @@ import torch
 from finpod.envs.actions import greedy_weights
 from finpod.envs.market_env import TradingConfig
 from finpod.errors import CheckpointError, InputError
-from finpod.features.panel import FEATURES, column_of, name_of
-from finpod.features.scaling import Scaling
+from finpod.features.panel import FEATURES, Scaling, column_of, name_of
 from finpod.files import ENSEMBLE
 from finpod.market.data import MarketData
 from finpod.measures import Array

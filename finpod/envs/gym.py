@@ -22,8 +22,7 @@ from finpod.envs.actions import TradingConfig
 from finpod.envs.market_env import MarketEnv
 from finpod.envs.step import Observation
 from finpod.errors import InputError
-from finpod.features.panel import Features, build_panel
-from finpod.features.scaling import CLIP, Scaling
+from finpod.features.panel import CLIP, Features, Scaling, build_panel
 from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array
 from finpod.seeds import require_seed

@@ -1,4 +1,4 @@
-"""`build_panel`: the features of all assets of a `MarketData` as finite observations on a device.
+"""`build_panel`: the features of all assets of a `MarketData` as finite observations on a device; their `Scaling`.
 
 Row t is computed from rows <= t only, so later rows do not change a single bit of it. A feature whose tables are missing
 (such as volumes) is left out and listed in `Panel.left_out`.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from finpod.errors import CheckpointError, DataError, InputError, did_you_mean
 from finpod.features.library import FEATURES, SETS, Bars, Definition, Kind
-from finpod.features.scaling import Scaling
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
 from finpod.measures import Array
@@ -29,6 +29,81 @@ Features = Feature | Sequence[Feature] | None
 MOST_UNDEFINED = 0.5
 """Largest share of the training rows on which a feature may be undefined. Undefined values are observed as 0, the mean; a
 feature that is rarely defined in training would later take values that agents have never seen."""
+CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
+"""Kind of scaling -> bound of the observations, in standard deviations."""
+_CONSTANT = 1e-6
+"""A standard deviation below this share of the mean is a rounding error of a constant float32 feature."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Scaling of F features, with statistics of the training rows only.
+
+    "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's members
+    that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined values become
+    0, as do features that were constant or never defined on the training rows.
+    """
+
+    names: tuple[str, ...]
+    """[F] names of the features, in column order."""
+    kinds: tuple[Kind, ...]
+    """[F] kinds of scaling, "cross" or "pooled"."""
+    mean: tuple[float, ...]
+    """[F] means over the members and training rows with a value; 0 where there is none."""
+    sd: tuple[float, ...]
+    """[F] standard deviations (ddof 0) of the same values; 0 for a constant feature."""
+
+    @classmethod
+    def fit(
+        cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
+    ) -> Scaling:
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError if no such rows exist."""
+        if not 0 <= first < stop <= len(raw):
+            raise InputError(f"training rows {first}:{stop} are empty or out of range; pass rows within 0:{len(raw)}")
+        figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
+        mean, sd = (tuple(torch.stack(values).tolist()) for values in zip(*figures, strict=True))
+        return cls(tuple(names), tuple(kinds), mean, sd)
+
+    def select(self, columns: Sequence[int]) -> Scaling:
+        """Return the scaling of the features with these column numbers."""
+        return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
+
+    def apply(self, raw: Tensor, member: Tensor) -> Tensor:
+        """Return finite observations [T, N, F] float32 of `raw` [T, N, F], NaN where undefined. `member` is a mask [T, N]."""
+        scaled = torch.zeros_like(raw, dtype=torch.float32)
+        for column, (kind, mean, sd) in enumerate(zip(self.kinds, self.mean, self.sd, strict=True)):
+            if sd == 0:
+                continue
+            values = raw[..., column].double()
+            centre, spread = _mean_and_sd(values, member, dim=1) if kind == "cross" else (mean, values.new_tensor(sd))
+            score = (values - centre) / spread.where(spread > 0, math.nan)  # all members may be equal on a day
+            scaled[..., column] = score.nan_to_num(nan=0.0).clamp(-CLIP[kind], CLIP[kind])
+        return scaled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scaling as plain values, which `from_dict` reads."""
+        return {name: list(values) for name, values in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Scaling:
+        """Return the scaling from the result of `to_dict`. Raises CheckpointError for anything else."""
+        try:
+            columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
+            rows = list(zip(*columns.values(), strict=True))
+            if not all(kind in CLIP and math.isfinite(mean) and math.isfinite(sd) for _, kind, mean, sd in rows):
+                raise ValueError("a kind or a number is invalid")
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the stored scaling is damaged ({error!r}); train the agent again") from error
+        return cls(**columns)
+
+    def require(self, names: tuple[str, ...]) -> None:
+        """Raise CheckpointError, naming the difference, unless `names` equal the features of the scaling, in order."""
+        if names != self.names:
+            differing = ", ".join(sorted({*names} ^ {*self.names})) or "their order"
+            raise CheckpointError(
+                f"the features are not those the agent was trained on; they differ in {differing}; pass, in this order, "
+                f"{', '.join(self.names)}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,3 +277,13 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
         text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, sessions by assets"
         raise InputError(text, argument="features")
     return values
+
+
+def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return (mean, sd) of the members' `values` [T, N], over all or along `dim`; 0 without values. sd is 0 if constant."""
+    known = member & values.isfinite()
+    count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
+    values = values.double()
+    mean = values.where(known, 0.0).sum(dim=dim, keepdim=dim is not None) / count
+    sd = ((values - mean).where(known, 0.0).square().sum(dim=dim, keepdim=dim is not None) / count).sqrt()
+    return mean, sd.where(sd > _CONSTANT * mean.abs(), 0.0)
