@@ -87,8 +87,8 @@ def metrics(
     periods_per_year = periods_of(periods_per_year, dates)
     days = np.isfinite(steps).sum(axis=0)
     growth = curve[-1] / _first(curve)
-    mean, deviation = _mean(steps), _deviation(steps)
-    downside = np.sqrt(_mean(np.minimum(steps, 0) ** 2))
+    mean, deviation = np.nanmean(steps, axis=0), _deviation(steps)
+    downside = np.sqrt(np.nanmean(np.minimum(steps, 0) ** 2, axis=0))
     daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
     with np.errstate(over="ignore"):
         yearly = growth ** (periods_per_year / days) - 1
@@ -158,17 +158,14 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     known = np.isfinite(curve)
     curve, days = curve[known], days[known]
     depth = drawdowns(curve)
-    under = np.concatenate(([False], depth < -DUST, [False]))
-    starts, stops = (np.flatnonzero(edge) for edge in (~under[:-1] & under[1:], under[:-1] & ~under[1:]))
+    edges = np.flatnonzero(np.diff(depth < -DUST, prepend=False, append=False))
     spells = []
-    for spell in np.argsort([depth[a:b].min() for a, b in zip(starts, stops, strict=True)], kind="stable")[:top]:
-        first, stop = starts[spell], stops[spell]
+    for first, stop in edges.reshape(-1, 2).tolist():
         valley = first + int(depth[first:stop].argmin())
-        recovered = stop < len(curve)
-        sessions = int((stop if recovered else len(curve) - 1) - (first - 1))
-        recovery = days[stop] if recovered else None
+        recovery = days[stop] if stop < len(curve) else None
+        sessions = min(stop, len(curve) - 1) - (first - 1)
         spells.append(Drawdown(days[first - 1], days[valley], recovery, float(depth[valley]), sessions))
-    return spells
+    return sorted(spells, key=lambda spell: spell.depth)[:top]
 
 
 def rolling_sharpe(
@@ -266,14 +263,9 @@ def _steps(curve: Array) -> Array:
         return np.where(before == 0, 0.0, curve[1:] / before - 1)
 
 
-def _mean(steps: Array) -> Array:
-    known = np.isfinite(steps)
-    return np.where(known, steps, 0.0).sum(axis=0) / known.sum(axis=0)
-
-
 def _deviation(steps: Array) -> Array:
     """Return the sample standard deviation of the values that are not NaN; NaN for a single value."""
-    spread = np.where(np.isfinite(steps), steps - _mean(steps), 0.0)
+    spread = np.where(np.isfinite(steps), steps - np.nanmean(steps, axis=0), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((spread**2).sum(axis=0) / (np.isfinite(steps).sum(axis=0) - 1))
 
@@ -319,8 +311,6 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
 def check_rates(risk_free: float) -> None:
     """Raise InputError for a yearly rate outside (-1, 1]."""
     if not (isinstance(risk_free, Real) and -1 < risk_free <= 1):
+        text = f"risk_free is {risk_free if isinstance(risk_free, Real) else repr(risk_free)}"
         way_out = "pass a yearly rate as a fraction above -1 and up to 1, such as 0.05 for 5 %"
-        raise InputError(
-            f"risk_free is {risk_free if isinstance(risk_free, Real) else repr(risk_free)}; {way_out}",
-            argument="risk_free",
-        )
+        raise InputError(f"{text}; {way_out}", argument="risk_free")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +15,6 @@ from finpod.trading.anchors import in_market_order
 from finpod.trading.execution import Account
 from finpod.trading.ledger import value
 from finpod.trading.simulate import Decide, Window
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LAST_BITS = 1e-12
 """Largest error of a sum that counts as a rounding error."""
@@ -181,19 +177,18 @@ def _as_table(weights: Any) -> Array:
         raise InputError(f"{text}; pass one of these, or load_strategy(...)", argument="strategy") from error
 
 
-def _as_array(decision: Decision, tickers: tuple[str, ...], where: str) -> Array:
+def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
     """Return a decision as an array; a Series or dict in the order of the tickers, with 0 for missing ones."""
     try:
         if hasattr(decision, "keys"):
-            by_ticker: Mapping[str, float] | pd.Series = decision
-            keys = list(by_ticker.keys())
+            keys = list(decision.keys())
             if len(set(keys)) < len(keys):
                 repeated = next(key for key in keys if keys.count(key) > 1)
                 raise StrategyError(f"{where} returned a weight for {repeated} twice; return one for each ticker")
             if unknown := [str(key) for key in keys if key not in tickers]:
                 text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use the market's tickers"
                 raise StrategyError(f"{where} returned {text}")
-            decision = np.array([by_ticker.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
+            decision = np.array([decision.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"{type(decision).__name__}, which is not weights ({first_line(error)})"

@@ -63,7 +63,8 @@ def enough(count: Tensor, window: int) -> Tensor:
 def rolling_mean(table: Tensor, window: int) -> Tensor:
     """Return the mean [T, N] of the last `window` rows."""
     exists = table.isfinite()
-    count, total = _over_window((exists.double(), table.where(exists, 0.0)), window, _add)
+    level = exists.double(), table.where(exists, 0.0)
+    count, total = _over_window(level, window, lambda later, earlier: tuple(map(torch.add, later, earlier)))
     return (total / count.clamp(min=1)).where(enough(count, window), math.nan)
 
 
@@ -129,10 +130,6 @@ def _over_window(level: State, window: int, merge: Callable[[State, State], Stat
             return done
         level = merge(level, tuple(delay(part, span, 0.0) for part in level))
         span *= 2
-
-
-def _add(later: State, earlier: State) -> State:
-    return tuple(a + b for a, b in zip(later, earlier, strict=True))
 
 
 def _merge(later: State, earlier: State) -> State:

@@ -115,12 +115,10 @@ def save_agents(
     The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name of another file -> content.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
-        names = [f"member-{i}.pt" for i in range(len(members))]
-        for name, member in zip(names, members, strict=True):
-            member.save(fresh / name)
-        for name, stored in beside.items():
+        agents = {f"member-{i}.pt": member.to_bytes() for i, member in enumerate(members)}
+        for name, stored in {**agents, **beside}.items():
             files.write_bytes(fresh / name, stored)
-        files.write_text(fresh / marker, files.to_json({"members": names, **content}))
+        files.write_text(fresh / marker, files.to_json({"members": list(agents), **content}))
 
 
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
@@ -164,7 +162,6 @@ def _plain(value: Any) -> Any:
         return value.item()
     if value is None or isinstance(value, (bool, int, float, bytes, Tensor)):
         return value
-    kind = type(value).__name__
     raise InputError(
-        f"a checkpoint cannot store a {kind}; return tensors, numbers and text from state_dict() and spec()"
+        f"a checkpoint cannot store a {type(value).__name__}; return tensors, numbers and text from state_dict() and spec()"
     )

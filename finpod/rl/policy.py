@@ -35,15 +35,11 @@ def linear(
 class RunningStats(nn.Module):
     """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` normalises by them."""
 
-    mean: Tensor
-    var: Tensor
-    count: Tensor
-
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
-        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.mean = nn.Buffer(torch.zeros(size, dtype=torch.float64))
+        self.var = nn.Buffer(torch.ones(size, dtype=torch.float64))
+        self.count = nn.Buffer(torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, batch: Tensor) -> None:
@@ -63,10 +59,7 @@ class RunningStats(nn.Module):
 
 
 class Policy(nn.Module):
-    """Gaussian policy with independent action dimensions, and a value function.
-
-    The M environments of a group share a row of the task's table.
-    """
+    """Gaussian policy with independent action dimensions, and a value function."""
 
     spec: Any
     """Dataclass of the sizes, from which the policy can be built again."""

@@ -184,14 +184,13 @@ class PPO:
         mean, value = self.policy(code, state)
         acting = self.policy.acting(code)
         log_ratio = (log_prob(action, mean, self.policy.log_std) - old_log_prob) * acting
-        share = acting / acting.sum(-1, keepdim=True).clamp(min=1)
         if not self.config.factored:
-            log_ratio, share = log_ratio.sum(-1, keepdim=True), torch.ones_like(share[..., :1])
+            log_ratio, acting = log_ratio.sum(-1, keepdim=True), torch.ones_like(acting[..., :1])
+        share = acting / acting.sum(-1, keepdim=True).clamp(min=1)
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1 - self.config.clip_coef, 1 + self.config.clip_coef)
         gain = advantage.unsqueeze(-1)
-        weight = acting if self.config.factored else 1.0
-        policy_loss = -(torch.min(ratio * gain, clipped * gain) * weight).sum(-1).mean()
+        policy_loss = -(torch.min(ratio * gain, clipped * gain) * acting).sum(-1).mean()
         value_loss = (value - target).square().mean()
         bonus = entropy(self.policy.log_std).mean()
         loss = policy_loss + self.config.vf_coef * value_loss - ent_coef * bonus
