@@ -154,7 +154,7 @@ class StockTask(Task):
 
     def score(self, policy: Policy) -> Score:
         """Return the score of the deterministic policy in validation: metrics and returns [n], net of all costs."""
-        return self.score_of(self.play(policy, self.validation))
+        return self.score_of(self.play(policy, self.validation), self.validation)
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
         """Return the path of the deterministic policy on a window (first row, last row), with the settings `trading`."""
@@ -172,9 +172,8 @@ class StockTask(Task):
 
         return simulate(execution, *window, decide, trading)
 
-    def score_of(self, path: Path, window: tuple[int, int] | None = None) -> Score:
-        """Return the score of a path on a window: `metrics`, `active_figures` and returns. None: the validation window."""
-        window = window or self.validation
+    def score_of(self, path: Path, window: tuple[int, int]) -> Score:
+        """Return the score of a path on a window (first row, last row): `metrics`, `active_figures` and returns."""
         equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))

@@ -1,8 +1,8 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
 The accounts do not move prices, so all share the market's tables. An observation is a row number of the tables and the
-state of the account, [E, N + 1] float32: the weights at that row's close, then cash. The E = G * M accounts form G groups of
-M that are on the same day; account e belongs to group e // M. Public methods use tensors [E, ...]; inside they are [G, M, ...].
+`account_state` [E, N + 1] at that row's close. The E = G * M accounts form G groups of M that are on the same day; account e
+belongs to group e // M. Public methods use tensors [E, ...]; inside they are [G, M, ...].
 """
 
 from __future__ import annotations

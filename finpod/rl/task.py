@@ -60,11 +60,7 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values from which `Space(**values)` builds an equal space."""
-        return {
-            name: {key: list(value) if isinstance(value, (list, tuple)) else value for key, value in part.items()}
-            for name, part in vars(self).items()
-            if part or name != "learner"
-        }
+        return {name: part for name, part in vars(self).items() if part or name != "learner"}
 
 
 class Environment(Protocol):
@@ -161,8 +157,7 @@ class Task:
     @classmethod
     def from_shared(cls, shared: Any, device: torch.device) -> Task:
         """Return the task from the result of `to_shared`."""
-        task: Task = pickle.loads(shared)
-        return task
+        return pickle.loads(shared)
 
 
 def require_task(task: Any) -> Any:

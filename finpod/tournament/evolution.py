@@ -1,8 +1,4 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings.
-
-Choices depend only on the leaderboard, the seed of the tournament and the number of the round or draw, so they can be
-recomputed from a log.
-"""
+"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ HORIZONS = ("gamma", "gae_lambda")
 
 @dataclass(frozen=True, kw_only=True)
 class Evolver:
-    """Draws the next agents, with generators seeded by the tournament's seed and the number of the draw."""
+    """Draws the next agents. A draw depends only on settings and on the trials so far, so a log is enough to repeat it."""
 
     seed: int
     config: Any

@@ -44,8 +44,7 @@ class History:
     @property
     def task(self) -> Mapping[str, Any]:
         """Entry 'task' of the last header."""
-        task: Mapping[str, Any] = self.logs[-1].header.get("task", {}) if self.logs else {}
-        return task
+        return self.logs[-1].header.get("task", {}) if self.logs else {}
 
     @property
     def frequency(self) -> dict[str, float]:

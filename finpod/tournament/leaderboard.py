@@ -153,18 +153,14 @@ class Trial:
         return replace(
             trial,
             state="ended",
-            score=_number(record["score"]),
-            metrics={name: _number(value) for name, value in record["metrics"].items()},
+            score=math.nan if record["score"] is None else record["score"],
+            metrics={name: math.nan if value is None else value for name, value in record["metrics"].items()},
             returns=np.asarray(record["returns"], dtype=np.float64),
         )
 
 
 OF_TRIAL = ("checkpoint", "lost", "submit", "failed")
 """Kinds of records about a single trial."""
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 @dataclass(eq=False)

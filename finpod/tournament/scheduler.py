@@ -2,9 +2,8 @@
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-The scheduler has all the state. Pods only run pieces of work; a piece that is lost is started again. With rounds, the next
-round starts when all agents of a round have ended; an asynchronous tournament never waits. Every decision is logged before it
-takes effect, so a killed tournament continues from its log and the last checkpoints.
+The scheduler has all the state. Pods only run pieces of work; a piece that is lost is started again. Every decision is logged
+before it takes effect, so a killed tournament continues from its log and the last checkpoints.
 """
 
 from __future__ import annotations

@@ -156,5 +156,4 @@ class TournamentSetup:
 def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSetup:
     """Return the setup from the result of `to_shared`, on a device."""
     task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
-    setup: TournamentSetup = replace(shared["setup"], task=task, device=device)
-    return setup
+    return replace(shared["setup"], task=task, device=device)

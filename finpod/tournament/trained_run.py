@@ -17,8 +17,6 @@ from finpod.tournament.leaderboard import Leaderboard, Settings, Trial, ranked
 from finpod.tournament.setup import TournamentSetup
 
 FORMAT = "finpod trained run 1"
-PLAN = ("agents", "rounds", "keep", "steps", "mode", "alike")
-"""Entries of the plan that the provenance contains."""
 
 
 class Run(NamedTuple):
@@ -36,6 +34,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
     """
     setup = runs[0].setup
     spec = setup.task.spec()
+    of_plan = ("agents", "rounds", "keep", "steps", "mode", "alike")
     return {
         "task": setup.task.name,
         **({"title": spec["title"], "definition": spec} if "title" in spec else {}),
@@ -43,7 +42,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
         "device": device,
         "threads": setup.threads,
         "seeds": [run.setup.plan.seed for run in runs],
-        "plan": {name: getattr(setup.plan, name) for name in PLAN},
+        "plan": {name: getattr(setup.plan, name) for name in of_plan},
         "score": setup.task.measure,
         "members": [row_of(trial, setup) for run in runs for trial, _ in run.chosen],
         "board": [row_of(trial, setup) for run in runs for trial in ranked(run.board.trials)],

@@ -60,10 +60,7 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Number of rows that a decision lags behind the account: 0 with open fills, 1 with close fills.
-
-        The decision taken with the account at the close of row t sees the rows up to t - lag.
-        """
+        """Rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
