@@ -1,7 +1,5 @@
 """Decisions of strategies, checked and converted to weights for the ledger."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

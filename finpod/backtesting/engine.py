@@ -1,7 +1,5 @@
 """`backtest`: run strategies through the ledger and compare them with the benchmark and equal weight."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Actions and observations of the trading task: `TradingConfig`, actions to target weights, accounts to states."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

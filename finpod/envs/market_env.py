@@ -5,8 +5,6 @@ The accounts do not move prices, so all share the market's tables. An observatio
 belongs to group e // M. Public methods use tensors [E, ...]; inside they are [G, M, ...].
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Literal, overload
 

@@ -1,7 +1,5 @@
 """`Observation` and `Step`, the results of every environment. Separate from `MarketEnv`: not every task has a market."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from torch import Tensor

@@ -9,8 +9,6 @@ A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k]
 takes log2(window) passes over the table. Differences of running sums would suffer from cancellation and spread NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """Evaluation: mean actions of a policy, and its returns in whole episodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

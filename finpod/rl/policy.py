@@ -5,8 +5,6 @@ the same network, which also sees the mean over the assets of the row (Zaheer et
 therefore fits any market with the same features, whatever the number and order of its assets.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple

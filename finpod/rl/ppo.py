@@ -1,7 +1,5 @@
 """Proximal policy optimisation (PPO, Schulman et al. 2017), for tasks with and without a shared table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

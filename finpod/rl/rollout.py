@@ -1,7 +1,5 @@
 """`Rollout`: H steps of E environments; `collect` records one, `gae` computes its advantages."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`read_history`: the trials of a run, read from its logs. The run may be finished, unfinished or in progress."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace

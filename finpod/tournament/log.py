@@ -1,7 +1,5 @@
 """`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt; places and names of logs and checkpoints."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

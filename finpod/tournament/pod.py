@@ -4,8 +4,6 @@ A slice is a pure function of the setup of the tournament, the settings of an ag
 agent's next checkpoint, which does not depend on the machine that runs the slice.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

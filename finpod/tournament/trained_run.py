@@ -1,7 +1,5 @@
 """`provenance` of the agents of a run; `TrainedRun`: a folder of agents, for a task without a market."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """`verify_log`: a tournament recomputed from its log, line by line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`Execution`: fill prices, marks and masks of a market, and the step from close to close in backtests and environments."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

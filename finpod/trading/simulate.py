@@ -1,7 +1,5 @@
 """`simulate`: trade accounts through the ledger, one session at a time. `Terms` are its rules, `Path` its result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
