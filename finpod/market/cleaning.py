@@ -157,7 +157,7 @@ def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name
         log.repair(kind, tickers[dropped], when[dropped], "bar", "a bar", "dropped")
     dropped = ~(is_session & over)[row] | outside
     if dropped.all():
-        raise DataError(f"{name} has no bar of a completed session of {calendar}; check its dates")
+        raise DataError(f"{name} has no bar of a completed session (calendar {calendar}); check its dates")
     return dropped
 
 
