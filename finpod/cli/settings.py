@@ -144,7 +144,7 @@ def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> di
     trading = dict(task.get("trading", {}))
     costs = replace(Costs(**trading.pop("costs", {})), **options.values_of(options.COSTS, values))
     if recorded:
-        same = values["learner"] == recorded.header["learner"]  # otherwise the run is refused
+        same = values["learner"] == recorded.header.get("learner")  # otherwise the run is refused
         given |= trading | {"config": recorded.config if same else None, "threads": task["threads"]}
     if values["envs"] is not None:
         given["num_envs"] = values["envs"]

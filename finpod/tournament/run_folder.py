@@ -80,7 +80,7 @@ class RunFolder:
             if header := TrialLog(self.store, name).header:
                 setup = setups[seed]
                 given = {"format": FORMAT, "plan": _plain(asdict(setup.plan)), "learner": setup.learner}
-                refuse_changes(differences({entry: header[entry] for entry in given}, given), self.where, forked)
+                refuse_changes(differences({entry: header.get(entry) for entry in given}, given), self.where, forked)
 
     @contextmanager
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
