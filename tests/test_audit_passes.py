@@ -134,7 +134,7 @@ def only_in_the_parent(parent=os.getpid()):  # noqa: B008
 
 def test_a_strategy_that_hangs_or_ends_its_process_is_one_clear_line(monkeypatch):
     monkeypatch.setattr(isolation, "LIMIT", 1)
-    for match, act in (("over 1 seconds", lambda: time.sleep(60)), ("exit code 3", lambda: os._exit(3))):
+    for match, act in (("limit of 1 seconds", lambda: time.sleep(60)), ("exit code 3", lambda: os._exit(3))):
         refused(match, audit, after_20_steps(act), MARKET, days=2, error=StrategyError)
     refused("cannot be pickled", audit, Holds(sqlite3.connect(":memory:")), MARKET, days=2, error=StrategyError)
     audited = finpod.backtest(after_20_steps(only_in_the_parent), MARKET).audit

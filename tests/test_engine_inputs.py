@@ -92,7 +92,7 @@ def gives(decision):
     (does(lambda view: view.volumes(3)), r"does failed on 2024-01-01: volumes\(3\)"),
     (Strategy(), "failed on 2024-01-01: NotImplementedError"),
     *((does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
-    (does(None, every=0), "every 0 sessions"),
+    (does(None, every=0), "every=0"),
 ])  # fmt: skip
 def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
     refused(message, backtest, strategy, flat_market(10, 10), error=StrategyError)

@@ -141,7 +141,7 @@ def of_kind(records, kind, number=0):
 
 @pytest.mark.parametrize(("kind", "number", "change", "told"), [
     ("draw", 2, lambda one: one["jobs"][0]["settings"]["config"].update(gamma=0.9), "config.gamma of trial"),
-    ("draw", 1, lambda one: one.update(seen=9), "after 9 trials"),
+    ("draw", 1, lambda one: one.update(seen=9), "9 trials had ended"),
     ("draw", 1, lambda one: one["jobs"].append({}), "copied of trial 2"),
     ("submit", 2, lambda one: one.update(steps=UPDATE), "its round ends at"),
     ("submit", 2, lambda one: one.update(score=99.0), "99.0"),

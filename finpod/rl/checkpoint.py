@@ -115,10 +115,12 @@ def save_agents(
     The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name of another file -> content.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
-        agents = {f"member-{i}.pt": member.to_bytes() for i, member in enumerate(members)}
-        for name, stored in {**agents, **beside}.items():
+        names = [f"member-{i}.pt" for i in range(len(members))]
+        for name, member in zip(names, members, strict=True):
+            member.save(fresh / name)
+        for name, stored in beside.items():
             files.write_bytes(fresh / name, stored)
-        files.write_text(fresh / marker, files.to_json({"members": list(agents), **content}))
+        files.write_text(fresh / marker, files.to_json({"members": names, **content}))
 
 
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
