@@ -11,25 +11,25 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that trains a policy. `table` is the shared table of the task, `groups` the number of groups of environments."""
+    """Algorithm that trains a policy. `table` is the result of `Task.table`, and `groups` is `Environment.groups`."""
 
     Config: Any
-    """Frozen dataclass with the learner's settings. Its field `num_steps` is the number of steps of each environment between
-    two updates. If it has a field `network`, the task builds the policy with that network."""
+    """Frozen dataclass with the learner's settings. The field `num_steps` is the number of steps that each environment
+    takes between two updates. If there is a field `network`, the task builds a policy with that network."""
     bounds: ClassVar[Any]
-    """Settings that a search may vary: name -> lowest and highest value."""
+    """Settings that the tournament may vary: name -> (lowest value, highest value)."""
     needs_gradient: bool
-    """True if the learner needs differentiable environments. By default, each environment then has its own table row."""
+    """True if the learner needs differentiable environments. By default, each stock account is then on its own days."""
     updates: int
     """Number of updates so far."""
 
     def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
 
     def collect(self, env: Any) -> Any:
-        """Return the batch for the next update."""
+        """Step the environments, and return the batch for the next update."""
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy; return statistics of the update as device tensors."""
+        """Update the policy; return statistics as device tensors. `progress`: finished fraction of the training."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

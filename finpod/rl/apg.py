@@ -1,7 +1,7 @@
-"""Analytic policy gradient (APG): the exact gradient of an objective, net of costs, through a differentiable environment.
+"""Analytic policy gradient (APG): the exact gradient of an objective after costs, through a differentiable environment.
 
-K steps are taken and differentiated at once (truncated back-propagation through time; Wiedemann et al. 2023). The next update
-continues with the same accounts, without gradients of earlier steps. The policies, called scorers, are deterministic.
+K steps are taken and differentiated together (truncated back-propagation through time; Wiedemann et al. 2023). The next
+update continues with the same accounts, without gradients of earlier steps. The policy is deterministic.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from finpod.rl.rollout import encode_rows, of_groups
 from finpod.rl.task import Table
 
 TAIL = 0.1
-"""Share of environments in the tail of the objective 'cvar'."""
+"""Fraction of the environments that form the tail in the objective 'cvar'."""
 LEAST = 1e-12
 """Lower bound of 1 + return in a logarithm, so that a total loss is finite."""
 PERCENT = 100.0
 """Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. With 'linear', a large epsilon keeps weights with small gradients near zero."""
+"""Network -> step size and epsilon of Adam. A large epsilon ('linear') keeps weights with small gradients near zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,10 @@ class ScorerSpec(AccountSpec):
 
 
 class ScorerPolicy(AccountPolicy):
-    """Policy with action (1 - keep) * score + keep * (the action that keeps the holdings), without exploration or value.
+    """Policy without exploration or value. Its action is (1 - keep) * score + keep * h, where h keeps the holdings.
 
-    keep is a sigmoid of a linear function of the day's mean features. An untrained policy moves halfway to the anchor at each
-    decision; with 'softmax' it moves halfway to equal weights of all assets and cash.
+    keep is `MOST_KEPT` times a sigmoid of a linear function of the mean features over the assets. At each decision, an
+    untrained policy moves about halfway to the anchor ('tilt') or to equal weights of all assets and cash ('softmax').
     """
 
     spec: ScorerSpec
@@ -57,7 +57,7 @@ class ScorerPolicy(AccountPolicy):
         self.log_std = nn.Parameter(torch.tensor(-torch.inf), requires_grad=False)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the encoder output of days. `values` [..., N, F]: features; `among` [..., N]: assets that may be held."""
+        """Return the encoder output of the features `values` [..., N, F]. `among` [..., N]: assets that may be held."""
         if self.spec.network == "mlp":
             values = self._encoded(values, among)
         average = mean_among(values, among)
@@ -66,7 +66,7 @@ class ScorerPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * keep.sigmoid(), cash, torch.zeros_like(cash), among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [..., M, A] of M accounts a day with states [..., M, N + 1], and zeros [..., M] as values."""
+        """Return actions [..., M, A] for states [..., M, N + 1] of M accounts a day, and zeros [..., M] as values."""
         keep = code.inertia.unsqueeze(-2)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
         return self._with_cash(action, code), torch.zeros_like(state[..., 0])
@@ -78,13 +78,13 @@ def active(returns: Returns) -> Tensor:
 
 
 def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
-    """Return the objective `name`, to be maximised, of the returns [K, E] of K steps of E environments. a = active(returns).
+    """Return the objective `name`, to maximise, of returns [K, E] in K steps of E environments; a = active(returns).
 
     'log'            mean ln(1 + net), the growth rate of wealth; it has no penalty
     'active'         mean(a) - penalty / 2 * var(a): active return against squared tracking error
     'mean-variance'  mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)
-    'cvar'           mean(a) - penalty / K * CVaR of sum_K(a) over the environments (Rockafellar and Uryasev 2000). CVaR,
-                     the conditional value at risk, is minus the mean of the worst tenth
+    'cvar'           mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000). CVaR is
+                     minus the mean of the sums of a over the K steps in the worst tenth of the environments
     'drawdown'       mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)
     'turnover'       mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a
     """
@@ -117,9 +117,9 @@ class APGConfig:
     penalty: float = 1.0
     """Factor on the default penalty of the objective."""
     network: str = "linear"
-    """Network of the scorer in tasks that score assets: 'linear' or 'mlp'."""
+    """Network of a `ScorerPolicy`: 'linear' or 'mlp'."""
     num_steps: int = 4
-    """Number K of steps through which gradients pass. A larger K gives fewer updates in the same environment steps."""
+    """Number K of steps through which gradients pass. With a larger K, the same number of steps gives fewer updates."""
     learning_rate: float | None = None
     """Initial step size of Adam. None: the default of the network (`ADAM`)."""
     anneal_lr: bool = True
@@ -127,7 +127,7 @@ class APGConfig:
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     smooth: float = 1e-4
-    """In training, costs of trades below this share of the account are smoothed, see `settle`; 0 for no smoothing."""
+    """Costs of trades below this fraction of equity are smoothed in training, see `ledger.settle`. 0: no smoothing."""
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, tuple(PENALTIES))
@@ -165,7 +165,7 @@ class APG:
         """
         if not env.differentiable:
             raise InputError(
-                f"apg needs a differentiable environment, and this {type(env).__name__} is not; use learner 'ppo'"
+                f"apg needs a differentiable environment, but this {type(env).__name__} is not; use learner 'ppo'"
             )
         obs, parts = env.observe(), []
         with torch.enable_grad():
@@ -182,7 +182,7 @@ class APG:
     def update(self, returns: Returns, progress: float = 0.0) -> dict[str, Tensor]:
         """Take a gradient step; return statistics of the returns as device tensors.
 
-        With `anneal_lr` the step size falls linearly to 0 at `progress` 1. A gradient that is not finite counts as zero.
+        With `anneal_lr`, the step size falls to 0 at `progress` 1. A gradient that is not finite is set to zero.
         """
         config = self.config
         value = PERCENT * objective_of(config.objective, returns, config.penalty * PENALTIES[config.objective])
@@ -207,11 +207,11 @@ class APG:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser and number of updates for a checkpoint."""
+        """Return the state of the optimiser and the number of updates for a checkpoint."""
         return {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a checkpoint, with the settings of this learner."""
+        """Continue from the state of a checkpoint. Step size and weight decay are those of this learner's settings."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0]["weight_decay"] = self.config.weight_decay
         self.updates = int(state["updates"])

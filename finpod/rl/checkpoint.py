@@ -25,7 +25,7 @@ POLICIES: dict[str, tuple[type[Policy], type[Any]]] = {
     "dense": (DensePolicy, DenseSpec),
     "scorer": (ScorerPolicy, ScorerSpec),
 }
-"""Kind -> classes of the policy and of its sizes. These policies can be built from a checkpoint without their task."""
+"""Kind -> (class of the policy, class of its sizes). Policies of these kinds can be built without their task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if weights and sizes do not agree, or if `untrained` is None but only the task can build it.
+        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task builds the policy.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -65,9 +65,10 @@ class Checkpoint:
                 untrained = make(spec(**sizes), torch.Generator()).to(device)
             untrained.load_state_dict(self.weights)
         except (RuntimeError, TypeError, AttributeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1].strip()  # torch lists the differences, one per line
+            reason = str(error).strip().splitlines()[-1].strip()  # torch lists one difference per line
             text = (
-                f"the weights, stored by {self.versions}, do not fit the policy of this version ({reason}); train again"
+                f"the weights, stored by {self.versions}, do not fit this policy ({reason}); "
+                "use the task and the versions of that training, or train again"
             )
             raise CheckpointError(text) from error
         return untrained.requires_grad_(False)
@@ -84,16 +85,16 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint of a file, without running code in it. Raises CheckpointError for a file not written by `save`."""
+        """Return the checkpoint of a file, without running code in it. Raises CheckpointError if not from `save`."""
         try:
             stored = path.read_bytes()
         except OSError as error:
-            raise CheckpointError(f"{path} cannot be read ({error.strerror}); train again") from error
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}); check it, or train again") from error
         return cls.from_bytes(stored, str(path))
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError, which names `path`, for any other content."""
+        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError, naming `path`, for other content."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
@@ -103,16 +104,16 @@ class Checkpoint:
         try:
             return cls(**content)
         except TypeError as error:
-            raise CheckpointError(f"{path} lacks parts of a checkpoint; train again") from error
+            raise CheckpointError(f"{path} does not have the fields of a checkpoint; train again") from error
 
 
 def save_agents(
     folder: Path, marker: str, members: Sequence[Checkpoint], content: Mapping[str, Any], beside: Mapping[str, bytes],
     *, overwrite: bool,
 ) -> None:  # fmt: skip
-    """Write a folder of agents, one file each. If it cannot be written completely, nothing is written.
+    """Write a folder with one file per agent. If the folder cannot be written completely, nothing is written.
 
-    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name of another file -> content.
+    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: other file names -> contents.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]
@@ -124,21 +125,21 @@ def save_agents(
 
 
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
-    """Return the content of the JSON file that marks a trained folder. `form` is its expected format.
+    """Return the content of `marker`, the JSON file that marks a folder of trained agents. `form`: its expected format.
 
-    Raises CheckpointError, which names the file, if it is damaged or has another format.
+    Raises CheckpointError, which names the file, if the file cannot be read, is damaged or has another format.
     """
     try:
         content: Any = json.loads((folder / marker).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder} is not a trained folder: cannot read {marker}; train again") from error
+        raise CheckpointError(f"{folder} has no readable {marker}; pass another folder, or train again") from error
     if not isinstance(content, dict) or content.get("format") != form:
-        raise CheckpointError(f"{folder / marker} is not of this version of finpod ({form}); train again")
+        raise CheckpointError(f"{folder / marker} does not have the format {form}; train again with this version")
     return content
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy's sizes as a dict, with 'kind' if not 'market'. It is {'kind': 'own'} if only the task can build it."""
+    """Return a policy's sizes and kind as a dict. The kind 'market' is omitted; the sizes of 'own' are not stored."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
@@ -165,5 +166,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, bytes, Tensor)):
         return value
     raise InputError(
-        f"a checkpoint cannot store a {type(value).__name__}; return tensors, numbers and text from state_dict() and spec()"
+        f"a checkpoint cannot store a {type(value).__name__}; "
+        "return tensors, numbers and text from state_dict() and spec()"
     )

@@ -16,7 +16,7 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A], without sampling. `groups`: number of groups; each has one table row."""
+    """Return the policy's mean actions [E, A]. `groups`: number of groups. None: each environment has its own row."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -24,17 +24,17 @@ def mean_action(policy: Policy, obs: Observation, table: Table | None = None, gr
 
 
 class Episodes(NamedTuple):
-    """One whole episode of each of E environments."""
+    """Returns and lengths of one episode of each of E environments."""
 
     returns: Tensor  # [E] float64 sums of the rewards
     lengths: Tensor  # [E] int64 numbers of steps
 
 
 def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
-    """Return one whole episode of each environment.
+    """Return the return and length of one episode of each environment.
 
-    Episodes begin in the current states and take the mean actions. Raises InputError for an action that is not finite and for
-    an episode of more than `LONGEST` steps.
+    Episodes begin in the current states. The actions are the policy's mean actions. Raises InputError for an action
+    that is not finite, and for an episode of more than `LONGEST` steps.
     """
     obs = env.observe()
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.state.device)
@@ -48,4 +48,4 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
             env.check()
             return Episodes(total, length)
         obs = step.obs
-    raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must truncate it")
+    raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must end it earlier")

@@ -1,8 +1,8 @@
 """Policies: `MarketPolicy` for tasks with a shared table of assets, `DensePolicy` for tasks without a table.
 
-The encoder of `MarketPolicy` reads a table row once for all accounts; the head reads the account. Each asset passes through
-the same network, which also sees the mean over the assets of the row (Zaheer et al. 2017, "Deep Sets"). A trained policy
-therefore fits any market with the same features, whatever the number and order of its assets.
+`MarketPolicy` encodes a table row once for all accounts. The holdings of an account enter after the encoder. All assets
+pass through the same network, which also sees the mean over the assets of the row (Zaheer et al. 2017, "Deep Sets"). A
+trained policy therefore fits any market with the same features, whatever the number and order of the assets.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Largest coefficient of the present holding in a mean action. With 1 the scores would have no effect."""
+"""Bound on the coefficient of the present holdings in a mean action. With 1, the scores could lose all effect."""
 SUMMARY = 3
 """Number of account features of the value head: cash, mean score of the holdings, and concentration."""
 
@@ -21,7 +21,7 @@ SUMMARY = 3
 def linear(
     inputs: int, outputs: int, gain: float = 0.0, generator: torch.Generator | None = None, *, bias: bool = True
 ) -> nn.Linear:
-    """Return a linear layer with orthogonal weights, drawn from `generator`, and zero biases. With gain 0 the weights are zero."""
+    """Return a linear layer with zero biases and orthogonal weights from `generator`. With gain 0, weights are zero."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -31,7 +31,7 @@ def linear(
 
 
 class RunningStats(nn.Module):
-    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` normalises by them."""
+    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` applies them."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -62,19 +62,20 @@ class Policy(nn.Module):
     spec: Any
     """Dataclass of the sizes, from which the policy can be built again."""
     log_std: nn.Parameter
-    """[] or [A] log of the exploration noise."""
+    """[] or [A] log standard deviation of the exploration noise."""
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics of `observe`. `observe` is then called after an update, because an update
-    compares old and new probabilities. Otherwise `observe` is called before the update."""
+    """True if actions depend on the statistics that `observe` collects. `observe` is then called after each update, as
+    PPO compares probabilities under the old and the new weights. Otherwise it is called before each update."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
-        """Return the encoder output of table rows: `values` [..., N, F] and the mask `among` [..., N] of usable entries."""
+        """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for states [..., M, S]. `code` is None without a table."""
+        """Return mean actions [..., M, A] and values [..., M] for states [..., M, S] of M environments a row.
+        `code` is the result of `encode`, or None without a table."""
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
@@ -82,7 +83,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Add the states [..., M, S] of a rollout to the statistics of observations, if any. Called once per update."""
+        """Add the states [..., M, S] of a rollout to the statistics, if there are any. Called once per update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +114,12 @@ class Code(NamedTuple):
     score: Tensor
     """[D, N] action for an account without positions."""
     inertia: Tensor
-    """[D, N] or [D, 1] coefficient of the present holding in the mean action, from -`MOST_KEPT` to `MOST_KEPT`."""
+    """[D, N] or [D, 1] coefficient of the present holdings in the mean action, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the encoder,
-    because its gradient is several times that of the policy. Policies without a value function do not use this field."""
+    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the
+    encoder, because its gradient is several times that of the policy loss. A `ScorerPolicy` does not use this field."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -126,12 +127,12 @@ class Code(NamedTuple):
 
 
 class AccountPolicy(Policy):
-    """Policy over the assets of a table that also reads the weights of the account. Its code has `among` and `anchor`."""
+    """Policy that reads the assets of a table and the weights of an account. Its codes have `among` and `anchor`."""
 
     spec: AccountSpec
 
     def _add_encoder(self, features: int, hidden: int, generator: torch.Generator | None) -> None:
-        """Add two layers: one sees single assets, the other also the mean over the assets."""
+        """Add two layers. The first sees each asset alone; the second also sees the mean over the assets."""
         self.names = linear(features, hidden, math.sqrt(2), generator)
         self.mixed = linear(2 * hidden, hidden, math.sqrt(2), generator)
 
@@ -142,7 +143,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of the dimensions in use: assets that may be held and cash; all with 'shares'."""
+        """Return a bool mask [..., 1, A] of used dimensions: assets that may be held, and cash ('shares': all)."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -151,10 +152,10 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _holding(self, code: Any, state: Tensor) -> Tensor:
-        """Return the action [..., M, N] that keeps the holdings of accounts with the states [..., M, N + 1].
+        """Return the action [..., M, N] that roughly keeps the holdings of accounts with the states [..., M, N + 1].
 
-        It is log(weight / anchor's weight + 0.1), minus the mean of these logs over the assets that may be held. For a tilt,
-        this is converted to z of `TradingConfig.tilt`, with |tanh z| <= 0.99.
+        The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. A tilt
+        solves k tanh z = logit for z, where k is `spec.tilt`, with |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -167,7 +168,7 @@ class AccountPolicy(Policy):
         return logs if self.spec.action == "softmax" else (logs / self.spec.tilt).clamp(-0.99, 0.99).atanh()
 
     def _with_cash(self, action: Tensor, code: Any) -> Tensor:
-        """Return the action [..., M, N], with the logit of cash in the last column if the action is 'softmax'."""
+        """Return the action [..., M, N]. With 'softmax', the logit of cash is appended as the last column."""
         if self.spec.action != "softmax":
             return action
         return torch.cat([action, code.cash.unsqueeze(-2).expand_as(action[..., :1])], -1)
@@ -182,8 +183,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at zero. An
-    untrained policy thus holds the anchor ('tilt') or equal weights of assets and cash ('softmax'), or is idle ('shares').
+    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at
+    zero. An untrained policy thus holds the anchor ('tilt'), equal weights with cash ('softmax') or is idle ('shares').
     """
 
     spec: PolicySpec
@@ -198,7 +199,7 @@ class MarketPolicy(AccountPolicy):
         self.summary = RunningStats(SUMMARY)
 
     def encode(self, values: Tensor, among: Tensor, anchor: Tensor | None = None) -> Code:
-        """Return the encoder output of days. `values` [..., N, F]: features; `among` [..., N]: assets that may be held."""
+        """Return the encoder output of the features `values` [..., N, F]. `among` [..., N]: assets that may be held."""
         hidden = self._encoded(values, among)
         score, inertia = self.out(hidden).unbind(-1)
         day = mean_among(hidden, among)
@@ -212,14 +213,14 @@ class MarketPolicy(AccountPolicy):
         return self._with_cash(mean, code), value
 
     def _summarised(self, code: Code, state: Tensor) -> Tensor:
-        """Return account features [..., M, SUMMARY] for the value head. The value loss does not train the scores."""
+        """Return the account features [..., M, SUMMARY] of the value head, without gradients of the scores."""
         weights, cash, score = state[..., :-1], state[..., -1:], code.score.detach().unsqueeze(-2)
         parts = [cash, (weights * score).sum(-1, keepdim=True), weights.square().sum(-1, keepdim=True)]
         return torch.cat(parts, -1)
 
     @torch.no_grad()
     def observe(self, code: Code, state: Tensor) -> None:
-        """Update the statistics of the account features, which only the value head reads."""
+        """Update the statistics of the account features. Only the value head reads them."""
         self.summary.update(self._summarised(code, state))
 
 
@@ -238,10 +239,8 @@ class DenseSpec:
 
 
 class DensePolicy(Policy):
-    """Gaussian policy and value function of the normalised observation: two networks of two tanh layers each.
-
-    The actions of an untrained policy are near zero.
-    """
+    """Gaussian policy and value function, each a network of two tanh layers on the normalised observation. The mean
+    actions of an untrained policy are near zero."""
 
     spec: DenseSpec
     kind = "dense"

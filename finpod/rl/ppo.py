@@ -35,8 +35,8 @@ class PPOConfig:
     update_epochs: int = 4
     """Number of passes over a rollout."""
     num_minibatches: int = 4
-    """Number of minibatches, and so of optimiser steps, per pass; at most one per group. A minibatch consists of whole
-    groups, or of single steps in a task without a table."""
+    """Number of minibatches per pass, each with one optimiser step. With a table, a minibatch consists of whole groups,
+    so there are at most as many as groups. Without a table, it consists of single steps."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -46,13 +46,13 @@ class PPOConfig:
     num_steps: int = 16
     """Number H of steps of a rollout."""
     factored: bool = True
-    """True to clip the probability ratio of each action dimension, not of the whole action, so that the trust region does not
-    shrink with the number of assets. The gradient at the old policy is the same."""
+    """True to clip the probability ratio of each action dimension, not of the whole action, so that the trust region
+    does not shrink with the number of assets. At the old policy, both kinds of clipping give the same gradient."""
     scale_reward: bool = False
-    """True to divide rewards by the running sd of the discounted return (Engstrom et al. 2020), and to clip them at 10."""
+    """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments on its row, the market's common move. It has no
-    effect with one environment per row."""
+    """True to subtract from each advantage the mean over the environments on the same row. This removes the move of the
+    whole market. With one environment per group it has no effect."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -83,7 +83,7 @@ class PPO:
         self.device = policy.log_std.device
         self.return_stats = RunningStats(1).to(self.device)
         self._return = torch.zeros((), device=self.device)
-        # a tensor: schedules and the KL limit then need no read from the device
+        # the step size is a tensor, so that schedules and the KL limit need no read from the device
         rate = torch.tensor(config.learning_rate, device=self.device)
         self.optimizer = torch.optim.AdamW(
             policy.parameters(), lr=rate, eps=1e-5, weight_decay=config.weight_decay, fused=True,
@@ -95,10 +95,8 @@ class PPO:
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Train the policy on a rollout; return losses and mean reward as device tensors.
-
-        Schedules follow `progress` in [0, 1].
-        """
+        """Train the policy on a rollout; return losses and mean reward as device tensors. As `progress` goes from 0 to
+        1, the annealed settings fall linearly to zero."""
         config = self.config
         remaining = 1 - progress
         rate = config.learning_rate * (remaining if config.anneal_lr else 1.0)
@@ -128,7 +126,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss`: [H, G, M, ...] for G groups of M; [1, H * E, 1, ...] without a table."""
+        """Return the arguments of `loss`: [H, G, M, ...] for G groups of M; without a table [1, H * E, 1, ...]."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -152,7 +150,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] / standard deviation of the discounted return, including this rollout."""
+        """Return the rewards [H, E] divided by the standard deviation of discounted returns, with this rollout."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -163,7 +161,7 @@ class PPO:
         return (rollout.reward / (self.return_stats.var.float() + 1e-8).sqrt()).clamp(-10, 10)
 
     def standardise(self, advantage: Tensor) -> Tensor:
-        """Return advantages [H, G, M] with mean 0 and standard deviation 1; a single advantage is returned unchanged."""
+        """Return advantages [H, G, M] with mean 0 and standard deviation 1. A single advantage is not changed."""
         if advantage.numel() == 1:
             return advantage
         centred = self.config.center_days and advantage.shape[-1] > 1
@@ -171,12 +169,12 @@ class PPO:
         return advantage / (advantage.std() + 1e-8)
 
     def loss(
-        self, row: Tensor | None, state: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor, target: Tensor,
-        ent_coef: float,
+        self, row: Tensor | None, state: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor,
+        target: Tensor, ent_coef: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """Return the loss and its terms for a minibatch of g groups: table rows [H, g], other arguments [H, g, M, ...].
 
-        loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per action dimension.
+        loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per dimension.
         """
         code = encode_rows(self.policy, self.table, row)
         mean, value = self.policy(code, state)
@@ -196,7 +194,7 @@ class PPO:
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return optimiser, random state and reward scale for a checkpoint."""
+        """Return the states of the optimiser, the random numbers and the reward scaling for a checkpoint."""
         state: dict[str, Any] = {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
         state["generator"] = self.generator.get_state()
         if self.config.scale_reward:
@@ -204,7 +202,7 @@ class PPO:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a checkpoint, with the settings of this learner."""
+        """Continue from the state of a checkpoint. Step size and weight decay are those of this learner's settings."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

@@ -1,4 +1,4 @@
-"""`Rollout`: H steps of E environments; `collect` records one, `gae` computes its advantages."""
+"""`Rollout`: H steps of E environments. `collect` records a rollout, and `gae` computes its advantages."""
 
 from typing import Any, NamedTuple
 
@@ -11,16 +11,16 @@ from finpod.rl.task import Environment, Step, Table
 
 
 class Rollout(NamedTuple):
-    """H steps of E environments, time-major. Environment e is in group e // M. The M environments of a group share a row."""
+    """H steps of E environments, time-major. Environment e is in group e // M. The M members of a group share a row."""
 
     row: Tensor | None
-    """[H, E] int64, table row of each observation. None: the task has no table."""
+    """[H, E] int64 table row of each observation. None: the task has no table."""
     state: Tensor
     """[H, E, S] float32 observed states."""
     action: Tensor
     """[H, E, A] float32 actions."""
     log_prob: Tensor
-    """[H, E, A] log density of each dimension. The log density of an action is the sum over the dimensions in use."""
+    """[H, E, A] log density of each action dimension. That of a whole action is the sum over the dimensions in use."""
     value: Tensor
     """[H, E] critic's value of the state before the step."""
     reward: Tensor
@@ -34,7 +34,7 @@ class Rollout(NamedTuple):
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
-    """Return the policy's encoder output of the table rows `row` [...]; None without a table.
+    """Return the policy's encoder output for the table rows `row` [...]; None without a table.
 
     Raises InputError if the task has a table and the observations have no row.
     """
@@ -55,7 +55,7 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 def collect(env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator) -> Rollout:
     """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once per step.
 
-    Raises InputError for an action, a reward or an observation that is not finite or of a wrong shape.
+    Raises InputError for an action, reward or observation that is not finite, and for wrong shapes.
     """
     groups = env.num_envs if table is None else env.groups
     obs = env.observe()
@@ -111,7 +111,7 @@ def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
 
 
 def _require_finite(reward: Tensor, state: Tensor) -> None:
-    """Raise InputError for a reward or state that is not finite; it names step and environment. Reads the device once."""
+    """Raise InputError for a reward or state that is not finite. If all are finite, the device is read once."""
     if (reward.sum() + state.sum()).isfinite():
         return
     for name, values in (("reward", reward), ("observation", state.flatten(2))):

@@ -1,4 +1,4 @@
-"""Interface of a task. Learners and tournaments use only these members, so they work for any task."""
+"""`Task`: the only interface through which learners and tournaments use a task, so that they work for any task."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ NEEDED = ("name", "num_inputs", "num_actions", "env", "score")
 
 
 class Table(NamedTuple):
-    """Rows that all environments of a task share. An observation gives the number of the row it may read."""
+    """Table that all environments of a task share. An observation holds the number of the row that the policy reads."""
 
     values: Tensor
-    """[T, N, F] float32: F features of N entries, such as stocks, on T rows, such as days."""
+    """[T, N, F] float32: F features of N entries (such as stocks) in T rows (such as days)."""
     among: Tensor
-    """[T, N] bool: entries that a decision on the row may use."""
+    """[T, N] bool mask of the entries that a decision on row t may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`; third argument of `encode`. None: equal weights."""
+    """[T, N] float32 weights that actions tilt, zero outside `among`. None: equal weights; `encode` gets no anchor."""
 
 
 class Score(NamedTuple):
     """Result of the evaluation of a policy."""
 
     metrics: Mapping[str, float]
-    """Metrics by name, NaN where undefined. `Task.measure` names the one that agents are ranked by."""
+    """Name -> metric, NaN if undefined. Agents are ranked by the metric that `Task.measure` names."""
     returns: Array | None = None
-    """[n] returns by period, or None. Among agents with correlated returns only the best are kept."""
+    """[n] returns in the n periods of the evaluation, or None. They serve to select agents with different returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Settings of an agent that a search may vary besides those of its learner, such as the width of the network.
+    """Settings of an agent, such as the width of its network, that the tournament varies besides those of the learner.
 
-    A fresh agent draws all of them, in the order of the fields. Of these, a mutated copy changes only the `ranges`.
+    A fresh agent draws all settings, in the order of the fields. A mutated copy changes only those in `ranges`.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
     """Value of every setting for the first agent."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> bounds of a positive number, for log-uniform draws and mutation by factors."""
+    """Name -> bounds of a positive number. It is drawn log-uniformly, and mutated by a factor."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Name -> names from which a subset is drawn. The value None in `start` means all of them."""
+    """Name -> items, of which a subset is drawn. The value None in `start` stands for all items."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Name -> values of which one is drawn."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name of a setting of the learner -> bounds that replace the learner's own."""
+    """Name of a setting of the learner -> bounds that replace those in `Learner.bounds`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values from which `Space(**values)` builds an equal space."""
@@ -69,10 +69,10 @@ class Environment(Protocol):
     num_envs: int
     """Number of environments E."""
     groups: int = 1
-    """Number of groups; the E / groups environments of a group share their row. Used only if the task has a table."""
+    """Number of groups. The E / groups environments of a group are always on the same row. Used only with a table."""
     differentiable: bool = False
-    """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`, and `detach()` stops gradients of later
-    steps from reaching earlier ones. `smooth` is the width over which kinks are smoothed."""
+    """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`, and `detach()` keeps gradients of
+    later steps from reaching earlier ones. `smooth` is the width over which kinks of the return are smoothed."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
@@ -84,7 +84,7 @@ class Environment(Protocol):
         """Apply actions [E, A] and return the step."""
 
     def check(self) -> None:
-        """Raise InputError if an action since the last check was bad, and name the first. Called once per rollout."""
+        """Raise InputError, which names the first invalid action since the last check. Called once per rollout."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
@@ -94,7 +94,7 @@ class Environment(Protocol):
 
 
 class Task:
-    """A task to learn. A subclass defines the members in `NEEDED`; the others have defaults for a task without a table."""
+    """A task to learn. A subclass defines the members in `NEEDED`. The others have defaults, without a table."""
 
     name: str
     """Name in one word, used in logs and folders."""
@@ -114,7 +114,7 @@ class Task:
         raise NotImplementedError
 
     def score(self, policy: Policy) -> Score:
-        """Return the score of a policy, evaluated deterministically and on data that training does not see."""
+        """Return the score of a policy that takes its mean actions, on data that training does not see."""
         raise NotImplementedError
 
     def table(self, device: torch.device) -> Table | None:
@@ -127,11 +127,11 @@ class Task:
         return DensePolicy(DenseSpec(inputs=self.num_inputs, actions=self.num_actions, **sizes), generator)
 
     def for_agent(self, settings: Mapping[str, Any]) -> Task:
-        """Return the task on which an agent of these settings trains. Evaluation is the same for all agents."""
+        """Return the task with which an agent of these settings trains. It must score all agents in the same way."""
         return self
 
     def space(self) -> Space:
-        """Return the settings that a search may vary."""
+        """Return the settings that the tournament may vary."""
         return Space(start={"hidden": 64}, choices={"hidden": (32, 64, 128)})
 
     def defaults(self, learner: str) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return the returns [n] of a policy without skill, or None. Agents are compared by their returns minus these."""
+        """Return [n] returns of a policy without skill, or None. Agents are compared by returns minus these."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -147,11 +147,11 @@ class Task:
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. A run can be resumed only if its entry 'task' is equal; other entries only inform."""
+        """Return entries for the log. A run is resumed only if its log has an equal entry 'task'; others may differ."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task in a form for other machines. Arrays should be outside pickles, which would copy them."""
+        """Return the task in a form for other machines. Keep arrays outside of pickles: pickling would copy them."""
         return dumps_by_value(self)
 
     @classmethod
@@ -167,6 +167,6 @@ def require_task(task: Any) -> Any:
     kind = type(task)
     for name in NEEDED:
         if not hasattr(task, name) or getattr(kind, name, None) is getattr(Task, name, object()):
-            text = f"{kind.__name__} is not a task: it lacks {name}; see finpod.rl.task.Task"
+            text = f"{kind.__name__} is not a task: it lacks {name}; define this member, see finpod.rl.task.Task"
             raise InputError(text, argument="task")
     return task
