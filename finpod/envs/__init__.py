@@ -1,1 +1,1 @@
-"""Environments: accounts in a market or worlds of a locomotion task, thousands stepped together."""
+"""Environments: accounts in a market, or worlds of a locomotion task. Thousands are stepped together."""

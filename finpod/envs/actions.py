@@ -1,4 +1,4 @@
-"""Actions and observations of the trading task: `TradingConfig`, actions to target weights, accounts to states."""
+"""`TradingConfig`, and the conversions of actions to target weights and of accounts to observed states."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,19 +22,19 @@ class TradingConfig(Terms):
     num_envs: int = 1024
     """Number E of accounts that are stepped in parallel."""
     start_groups: int | None = None
-    """Number G of groups of accounts that share their days; it must divide num_envs. None: each account has its own days."""
+    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: one group each."""
     action: str = "tilt"
-    """'tilt' of the anchor's weights, 'softmax' over assets and cash, or 'shares' to buy and sell, as in the FinRL papers."""
+    """'tilt' changes the anchor's weights, 'softmax' weights assets and cash, 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0
-    """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, full tilts leave about 60 effective assets of 100."""
+    """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, exp(...) is from 0.37 to 2.7."""
     anchor: str = EQUAL
-    """Portfolio that agents tilt and have to beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
+    """Portfolio that agents tilt and must beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
-    """Largest order of the 'shares' action, in shares as traded, per asset and step."""
+    """Largest order of the action 'shares', in shares as traded, per asset and step."""
     hold: int = 5
     """Number of bars (sessions, if bars are daily) from one decision to the next."""
     horizon: int | None = 20
-    """Number of decisions after which an episode is truncated. None: episodes last to the end of the window."""
+    """Number of decisions after which an episode is truncated. None: episodes last until the end of the window."""
     random_start: bool = True
     """True to begin episodes on random days, False to begin them on the first day of the window."""
     reward: str = "log"
@@ -54,7 +54,7 @@ class TradingConfig(Terms):
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
         if self.action == "shares" and (self.max_weight or self.max_turnover):
-            text = "action 'shares' has no max_weight or max_turnover; choose action 'tilt' or 'softmax', or leave the caps out"
+            text = "action 'shares' has no max_weight or max_turnover; choose action 'tilt' or 'softmax', or omit both"
             raise InputError(text, argument="action")
         require_number("tilt", self.tilt, 1e-12, 20)
         require_number("reward_scale", self.reward_scale, 1e-12)
@@ -81,11 +81,11 @@ SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
-    """Return the target weights [..., N] float64 of actions, zero outside `among` [..., N], the members with a bar.
+    """Return the target weights [..., N] float64 of actions. `among` [..., N] marks the members with a bar.
 
-    'tilt', z [..., N]: w ~ a exp(k tanh z), scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the anchor.
-    `anchor` None is equal weight, fully invested. 'softmax', logits [..., N + 1] of assets and cash: w = exp(z) / sum exp(z).
-    Where `among` is empty, all weights are zero. Exponentials are float32, unless the action is float64 with a gradient.
+    'tilt': w ~ a exp(k tanh z) for z [..., N], scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the
+    anchor. `anchor` None: equal weight, fully invested. 'softmax': w = exp(z) / sum exp(z) for logits z [..., N + 1] of
+    assets and cash. Weights are zero outside `among`. Exponentials are float32 unless a float64 action has a gradient.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -104,7 +104,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights [..., N] at the marks, then cash; zero if equity is zero."""
+    """Return the observed state [..., N + 1] float32: weights at the marks, then that of cash; zero without equity."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -115,11 +115,11 @@ def greedy_weights(
     policy: Any, trading: TradingConfig, features: Tensor, among: Tensor, state: Tensor, price: Tensor, equity: float,
     anchor: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the target weights [N] float64 of a policy's mean action for one account on one day, never a sample.
+    """Return the target weights [N] float64 of a policy's mean action for one account on one day.
 
-    features [N, F] are scaled; among [N] bool marks the assets that may be held; state [N + 1] is the `account_state`;
-    anchor [N] float64 is None for equal weight. price [N] is as traded, 0 without a bar. Only 'shares' uses price and equity.
-    Its orders become weights at these prices, so trades at other fill prices differ slightly from the orders.
+    `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
+    `account_state`. `anchor` [N] float64 is None for equal weight. Only 'shares' uses `equity` and `price` [N], which
+    is as traded and 0 without a bar: orders become weights at these prices, so fills at other prices differ slightly.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -1,8 +1,8 @@
-"""Gymnasium environments: `TradingEnv` for stocks, `DenseTradingEnv` with one account, `LocomotionVectorEnv` for locomotion.
+"""Gymnasium environments: `TradingEnv` and `DenseTradingEnv` (one account) for stocks, `LocomotionVectorEnv`.
 
-When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old episode,
-and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. The end of the window and the horizon
-truncate an episode; equity of zero terminates it. An action that is not finite raises an error before it is applied.
+When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old
+episode, and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. Of accounts, the horizon and
+the end of the window truncate an episode, and equity of zero terminates it. No action is applied if one is not finite.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Array actions from -1 to 1 are multiplied by this to give z of a tilt, or logits: tanh 3 = 0.995."""
+"""Factor that converts array actions in [-1, 1] to z of a tilt, or to logits. tanh 3 = 0.995 is almost a full tilt."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
-    """Wraps `env` as a gymnasium vector environment, on its tensors, or on arrays with `numpy`."""
+    """`env` as a gymnasium vector environment. Its values are the tensors of `env`, or arrays with `numpy`."""
 
     def __init__(self, env: Any, observation: spaces.Space[Any], action: spaces.Space[Any], *, numpy: bool) -> None:
         self.env, self.numpy, self.num_envs = env, numpy, env.num_envs
@@ -51,12 +51,12 @@ class _Vector(VectorEnv[Any, Any, Any]):
         Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
         """
         if options is not None and "reset_mask" in options:
-            raise InputError("options has 'reset_mask'; leave out 'reset_mask': ended episodes are reset automatically")
+            raise InputError("options has 'reset_mask'; omit 'reset_mask', as ended episodes are reset automatically")
         super().reset(seed=None if seed is None else require_seed(seed))
         return self._seen(self.env.reset(seed)), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Apply actions [E, A]. Raises InputError if an action is not finite, and names its environment."""
+        """Apply actions [E, A]. Raises InputError for a wrong shape, and for an action that is not finite."""
         step = self.env.step(self._action(actions))
         self.env.check()
         ended = step.terminated | step.truncated
@@ -69,7 +69,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
         return obs, self._out(reward), self._out(step.terminated), self._out(step.truncated), info
 
     def _action(self, actions: Any) -> Tensor:
-        """Return actions as a float32 tensor. Raises InputError for a wrong shape and for an action that is not finite."""
+        """Return actions as a float32 tensor. Raises InputError for a wrong shape, and for one that is not finite."""
         action = torch.as_tensor(actions, dtype=torch.float32, device=self.env.device)
         if action.shape != (shape := self.action_space.shape):
             raise InputError(f"actions have shape {tuple(action.shape)}; this environment needs shape {shape}")
@@ -88,26 +88,26 @@ class _Vector(VectorEnv[Any, Any, Any]):
 
 
 class TradingEnv(_Vector):
-    """E accounts in one market as a gymnasium vector environment, on tensors on `device`, or on arrays with `numpy`.
+    """E accounts in one market as a gymnasium vector environment, of tensors on `device`, or of arrays with `numpy`.
 
-    On tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: a row of the table `panel.features`
-    [T, N, F], which all accounts share, and the weights at its close, cash last. `TradingConfig.action` determines the
-    actions [E, A]: z [E, N] of a tilt around the anchor, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1.
-    Rewards are float32 [E].
+    With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: the number of a row in the table
+    `panel.features` [T, N, F], which all accounts share, and the weights at the close of that row, cash last. Actions
+    [E, A] depend on `TradingConfig.action`: z [E, N] of a tilt, logits [E, N + 1] of assets and cash, or orders [E, N]
+    from -1 to 1. Rewards are float32 [E].
 
-    On arrays, an observation is [E, N * F + N + 1] float32: the features of the row, asset by asset, then the weights, cash
-    last. Actions [E, A] are clipped to [-1, 1], and those of a tilt or of logits are multiplied by `REACH`. Rewards are
-    float64 [E]. Gymnasium's RecordEpisodeStatistics gives episode statistics. Its wrappers of vector observations do not
-    support environments that reset within a step. No wrapper is needed for scaling: the features are already scaled.
+    With arrays, an observation is [E, N * F + N + 1] float32: features of the row, asset by asset, then weights, cash
+    last. Actions [E, A] are clipped to [-1, 1]; z and logits are then multiplied by `REACH`. Rewards are float64 [E].
+    Gymnasium's RecordEpisodeStatistics can wrap the environment. Its observation wrappers cannot, because episodes are
+    reset within a step. The features are already scaled.
 
-    `start` and `end` bound the sessions traded. The features are scaled by `scaling`, taken from another environment's
-    `panel`; if it is None, by statistics of the sessions from `start` to `end`. `env` is the `MarketEnv`.
+    `start` and `end` bound the sessions traded. `scaling` scales the features; it is the `panel.scaling` of another
+    environment. If it is None, the scaling is fitted on the sessions traded. The attribute `env` is the `MarketEnv`.
     """
 
     def __init__(
-        self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None, features: Features = None,
-        scaling: Scaling | None = None, config: TradingConfig | None = None, fill: str | None = None, seed: int = 0,
-        device: str | torch.device = "cpu", numpy: bool = False,
+        self, market: MarketData, *, start: DateLike | None = None, end: DateLike | None = None,
+        features: Features = None, scaling: Scaling | None = None, config: TradingConfig | None = None,
+        fill: str | None = None, seed: int = 0, device: str | torch.device = "cpu", numpy: bool = False,
     ) -> None:  # fmt: skip
         first, last = market.window(start, end)
         self.config = config or TradingConfig()
@@ -143,10 +143,10 @@ class TradingEnv(_Vector):
 
 
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
-    """One account as an ordinary gymnasium environment, which the caller resets.
+    """One account as an ordinary gymnasium environment. The caller resets it after an episode.
 
-    Spaces and rewards are those of a `TradingEnv` of one account on arrays. `options` are the other arguments of `TradingEnv`;
-    num_envs and start_groups of `config` are ignored. `many` is the `TradingEnv`.
+    Spaces and rewards are those of the attribute `many`, a `TradingEnv` of one account with arrays. `options` are its
+    other arguments. The fields num_envs and start_groups of `config` are ignored.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
@@ -157,13 +157,13 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         self.action_space, self.observation_space = self.many.single_action_space, self.many.single_observation_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode. A seed makes this and all later start days reproducible; see `TradingEnv.reset`."""
+        """Begin an episode. A seed makes this and all later start days reproducible. `options` are not used."""
         super().reset(seed=None if seed is None else require_seed(seed))
         obs, _ = self.many.reset(seed=seed)
         return obs[0], {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Trade on an action [A]. Raises InputError if it is not finite."""
+        """Trade on an action [A]. Raises InputError if the action is not finite or has a wrong shape."""
         _, reward, terminated, truncated, info = self.many.step(np.asarray(action)[None])
         return info["final_obs"][0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 

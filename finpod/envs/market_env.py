@@ -1,8 +1,8 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The accounts do not move prices, so all share the market's tables. An observation is a row number of the tables and the
-`account_state` [E, N + 1] at that row's close. The E = G * M accounts form G groups of M that are on the same day; account e
-belongs to group e // M. Public methods use tensors [E, ...]; inside they are [G, M, ...].
+The accounts do not move prices, so all share the market's tables. An observation is the number of a row in them, and
+the `account_state` [E, N + 1] at the close of this row. The E = G * M accounts form G groups. The M accounts of a
+group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
 """
 
 from functools import cached_property
@@ -25,17 +25,17 @@ RUIN = 1e-12
 
 
 class MarketEnv:
-    """E accounts that trade from row `first` to row `last` of a market; see the contracts in finpod/README.md.
+    """E accounts that trade from row `first` to row `last` of a market; see the conventions in finpod/README.md.
 
-    The host knows the day of each group, so delistings and ends of episodes are found without reading from the device. A bad
-    action (NaN or infinite) trades nothing and is recorded until `check` is called. Steps agree with a backtest to the last
-    bit. With `compile` (torch.compile: needs a C++ compiler, and a minute at the first step) they are several times faster and
-    agree to 1e-6. `anchor` [T, N] are the weights of `config.anchor` if that is a user's column.
+    The days of the groups are on the CPU, so delistings and ends of episodes are found without reading from the device.
+    A bad action (NaN or infinite) trades nothing, and is recorded until `check` is called. Steps agree with a backtest
+    to the last bit. With `compile`, they are several times faster and agree to 1e-6; torch.compile needs a C++ compiler
+    and a minute at the first step. `anchor` [T, N] holds the weights of `config.anchor` if this is a user's column.
     """
 
     def __init__(
-        self, execution: Execution, first: int, last: int, config: TradingConfig, seed: int = 0, *, compile: bool = False,
-        anchor: Tensor | None = None,
+        self, execution: Execution, first: int, last: int, config: TradingConfig, seed: int = 0, *,
+        compile: bool = False, anchor: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.execution, self.config = execution, config
         self.first, self.last = max(first, execution.lag), last
@@ -124,7 +124,7 @@ class MarketEnv:
         seen = account
         for _ in range(config.hold):
             seen = account
-            self._days = self._days + 1  # not in place: on the CPU the rows share its memory
+            self._days = self._days + 1  # not in place: on the CPU, _rows shares its memory
             if self._any_delisted[self._days].any():
                 account = self.execution.carry(account, self._rows, config.delisting_return)
             self._rows = self._rows + 1
@@ -141,7 +141,7 @@ class MarketEnv:
         return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
-        """Raise InputError if an action since the last check was bad; it names environment, step and column of the first."""
+        """Raise InputError, with environment, step and column, for the first bad action since the last check."""
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
@@ -178,7 +178,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return random start days [count] that leave room for an episode, or for one step if the window is shorter."""
+        """Return start days [count]: random days with room for an episode (horizon None: for one step), or `first`."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
@@ -208,7 +208,7 @@ class MarketEnv:
     def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (equity at the close of `rows`, reward since equity `before`, mask of ruined accounts, observed state)."""
+        """Return (equity at the close of `rows`, reward since equity `before`, mask of ruined accounts, next state)."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before
@@ -224,7 +224,7 @@ class MarketEnv:
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset where an episode is over. A ruined account restarts with its initial cash, on its group's day."""
+        """Reset accounts whose episode is over. A ruined account restarts with its initial cash on its group's day."""
         again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)

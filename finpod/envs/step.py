@@ -1,4 +1,4 @@
-"""`Observation` and `Step`, the results of every environment. Separate from `MarketEnv`: not every task has a market."""
+"""`Observation`, `Step` and `Returns`: the results of every environment, also of those without a market."""
 
 from typing import NamedTuple
 
@@ -22,9 +22,9 @@ class Step(NamedTuple):
     reward: Tensor
     """[E] float32 rewards."""
     terminated: Tensor
-    """[E] bool mask of episodes that ended in a final state, such as equity 0 or a fall; the value of that state is 0."""
+    """[E] bool mask of episodes that ended in a final state, such as zero equity or a fall. This state has value 0."""
     truncated: Tensor
-    """[E] bool mask of episodes cut off by a time limit or the end of the window; the value of that state is not 0."""
+    """[E] bool mask of episodes that a time limit or the end of the window cut off. The last state has a value."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 

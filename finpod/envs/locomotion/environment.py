@@ -15,16 +15,16 @@ from finpod.errors import CheckpointError, FinpodError, InputError, require_numb
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
-"""Actions of at least this size count as not finite: their square, which is a cost, would overflow float32."""
+"""Actions of at least this size count as not finite, because costs with their square could overflow float32."""
 MAX_FAILURES = 100
 """Default of `max_failures`, the number of failed worlds that a run tolerates."""
 
 
 class LocomotionEnv:
-    """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, is reset and counted.
+    """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, and is reset.
 
-    More than `max_failures` failed worlds end the run. Actions are multiplied by `action_scale`. An action that is not finite
-    or whose size is `HUGE` or more counts as 0, and the next `check` raises an error for it.
+    `check` raises an error after more than `max_failures` such failures. Actions are multiplied by `action_scale`. An
+    action that is not finite, or whose size is `HUGE` or more, counts as 0, and the next `check` raises an error.
     """
 
     groups = 1
@@ -69,7 +69,7 @@ class LocomotionEnv:
         place, healthy = spec.position(state), spec.healthy(state)
         reward = spec.reward(state, action, (place - self._place) / self.physics.dt, healthy)
         reward = reward.where(~failed, 0.0).float()
-        final = self._seen().where(~failed.unsqueeze(-1), self._obs)  # the last valid state
+        final = self._seen().where(~failed.unsqueeze(-1), self._obs)  # a failed world keeps its last valid observation
         self._time += 1
         terminated, truncated = failed | ~healthy, self._time >= TIME_LIMIT
         ended = terminated | truncated
@@ -82,11 +82,11 @@ class LocomotionEnv:
         return Step(Observation(self._obs), reward, terminated, truncated, Observation(final))
 
     def check(self) -> None:
-        """Raise InputError for an action that was not finite, and FinpodError if too many worlds have failed."""
+        """Raise InputError for an action that counts as not finite, and FinpodError if too many worlds have failed."""
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:
-            raise InputError(f"the action of environment {env} at step {step} is not a finite number below {HUGE:g}")
+            raise InputError(f"the action of environment {env} at step {step} must have a finite size below {HUGE:g}")
         if failures > self.max_failures:
             fault = f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed"
             limit = f"more than max_failures = {self.max_failures}; use smaller actions, or raise max_failures"
@@ -119,7 +119,7 @@ class LocomotionEnv:
         return self.spec.observe(self.physics.state).float()
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin episodes in the worlds of `mask` [W]. The noise on positions and velocities is drawn for all worlds."""
+        """Begin episodes in the worlds of `mask` [W]. Noise on positions and velocities is drawn for all worlds."""
         spec, state = self.spec, self.physics.state
 
         def uniform(like: Tensor, bound: float) -> Tensor:
@@ -133,7 +133,7 @@ class LocomotionEnv:
         self.physics.reset(mask, qpos, qvel)
 
     def _record_bad(self, good: Tensor) -> None:
-        """Record environment and step of the first action that was not finite, without reading from the device."""
+        """Record environment and step of the first action that is not `good`, without reading from the device."""
         bad = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
@@ -144,7 +144,7 @@ def make_locomotion(
 ) -> LocomotionEnv:  # fmt: skip
     """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
 
-    Raises InputError for an unknown task or variant, a number that is too small, and an engine that is not installed.
+    Raises InputError for an unknown task or variant, an invalid number, and an engine that is not installed.
     """
     spec = spec_of(name, variant)
     require_number("num_envs", num_envs, 1, whole=True)

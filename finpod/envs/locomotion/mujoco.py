@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. MuJoCo sets the clock of a world that becomes NaN to 0; `step` checks this."""
+"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo sets its clock to 0, by which `step` finds it."""
 
 
 def load_model(spec: Spec) -> Any:
@@ -31,15 +31,15 @@ def load_model(spec: Spec) -> Any:
     except ImportError as error:
         text = f"{spec.gym_id} needs MuJoCo, which is not installed; pip install 'finpod[locomotion]'"
         raise InputError(text, argument="task") from error
-    except Exception as error:  # MUJOCO_GL names a missing graphics library, which is not needed here
+    except Exception as error:  # such as a graphics library that MUJOCO_GL names and that is missing
         backend = os.environ.get("MUJOCO_GL", "")
-        text = f"MuJoCo cannot be imported with MUJOCO_GL={backend} ({first_line(error)}); unset MUJOCO_GL"
+        text = f"cannot import MuJoCo with MUJOCO_GL='{backend}' ({first_line(error)}); unset it or reinstall MuJoCo"
         raise InputError(text, argument="task") from error
     import gymnasium
 
     assets = Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
     text = (assets / spec.model).read_text()
-    # deprecated: MuJoCo would print a warning and write a log file
+    # settotalmass is deprecated: MuJoCo would print a warning and write a log file
     total = re.search(r'\bsettotalmass="([^"]*)"', text)
     model = mujoco.MjModel.from_xml_string(text.replace(total.group(), "") if total else text)
     if total:
@@ -71,7 +71,7 @@ class Physics:
     """W simulations of one model, on either engine."""
 
     state: dict[str, Tensor]
-    """Live tensors by MuJoCo's names, see `Spec`. Values written to 'ctrl' take effect in the next step."""
+    """MuJoCo's name -> tensor that changes with the simulation, see `Spec`. The next step reads 'ctrl'."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float
@@ -79,7 +79,7 @@ class Physics:
     device: torch.device
 
     def step(self) -> Tensor:
-        """Step all worlds; return [W] bool, True for worlds that failed: NaN or huge values, or an overflow of memory."""
+        """Step all worlds; return [W] bool, True for worlds that failed: NaN, huge values or a memory overflow."""
         raise NotImplementedError
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
@@ -109,7 +109,7 @@ class BatchPhysics(Physics):
         self.batch = Batch(self.model, num_envs, nthread=threads_of(threads), persistent=self._forces)
         self.initial_qpos = torch.from_numpy(self.model.qpos0.copy())
         names = [*STATE, *(name for name in spec.reads if name not in (*CONSTANTS, "cfrc_ext"))]
-        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of read-only arrays
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch warns of read-only arrays
             self.state = {name: torch.from_numpy(self.batch.bind(name)) for name in names}
         for name in CONSTANTS:
             if name in spec.reads:
@@ -146,7 +146,7 @@ class BatchPhysics(Physics):
             self.state["cfrc_ext"][ids] = 0.0
 
     def _contact_forces(self) -> None:
-        """Compute the external forces after the last substep, world by world. MuJoCo's own step does not compute them."""
+        """Compute the external forces after the last substep, world by world. MuJoCo's step does not compute them."""
         import mujoco
 
         for world in range(self.batch.nsim):

@@ -1,7 +1,7 @@
 """A program that draws a model at given positions without a screen: `python offscreen.py FOLDER WIDTH HEIGHT`.
 
-It runs in a separate process because MuJoCo and PyOpenGL choose an OpenGL backend once per process, when they are imported.
-It imports nothing of finpod.
+It runs in a separate process because MuJoCo and PyOpenGL choose an OpenGL backend when they are imported, once per
+process. It imports nothing from finpod.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
 
 
 def draw(folder: Path, width: int, height: int) -> None:
-    """Draw a frame for each row of positions in `folder`; write all to `FRAMES`. Shadows would be slow without a GPU."""
+    """Draw a frame for each row of positions in `folder`, and write all to `FRAMES`. Shadows are slow without a GPU."""
     import mujoco
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Clip of one episode: `play` runs it, `draw` renders it without a screen, `gif` encodes it."""
+"""Clip of one episode: `play` runs the episode, `draw` renders frames without a screen, `gif` encodes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RATE = 25
 SECONDS = 10.0
 """Default limit on the simulated time that a clip shows."""
 COLOURS = 128
-"""Number of colours of a GIF, the same in all frames."""
+"""Number of colours of a GIF. All frames use the same colours."""
 INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
 
 
@@ -88,8 +88,8 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
     """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
 
-    Tries EGL and then OSMesa, or only the backend that the environment variable MUJOCO_GL names. Raises InputError if none
-    works.
+    Tries EGL and then OSMesa, or only the backend that the environment variable MUJOCO_GL names. Raises InputError if
+    none works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]
@@ -118,7 +118,7 @@ def gif(film: Film) -> bytes:
     first, *others = (
         image.fromarray(frame).quantize(palette=palette, dither=image.Dither.NONE) for frame in film.frames
     )
-    times = np.rint(100 * film.interval * np.arange(len(film.frames) + 1)).astype(int)  # a GIF counts in 1/100 s
+    times = np.rint(100 * film.interval * np.arange(len(film.frames) + 1)).astype(int)  # a GIF counts time in 1/100 s
     durations = (10 * np.diff(times)).tolist()
     first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
     return buffer.getvalue()
@@ -141,7 +141,7 @@ def _pillow() -> Any:
 
 
 def _save_model(spec: Spec, path: Path) -> None:
-    """Save the model with an endless floor, as agents run far. The pattern of the floor keeps its size."""
+    """Save the model with an endless floor, because agents run far. The pattern of the floor keeps its size."""
     model = load_model(spec)
     import mujoco
 

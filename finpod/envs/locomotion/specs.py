@@ -37,7 +37,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
-    """Return a function state -> observation: joint positions except the first `skip`, velocities clipped at +-`limit`."""
+    """Return a function state -> joint positions except the first `skip`, then velocities clipped at +-`limit`."""
 
     def observe(state: State) -> Tensor:
         return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe`, then the external forces on all bodies but the world, clipped at +-`limit`."""
+    """Return a function state -> `observe(state)`, then external forces on bodies (not the world), up to +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -75,7 +75,7 @@ def upright(low: float, high: float) -> Callable[[State], Tensor]:
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and no coordinate is beyond 100."""
+    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and the values are below 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
@@ -99,7 +99,7 @@ def humanoid_contact(state: State) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """One task: how it is observed, rewarded, begun and ended.
+    """Definition of one task: its model, observation, reward, and how episodes begin and end.
 
     reward = forward_weight * speed - control_weight * |action|^2 + healthy_reward if healthy - contact cost
     """
@@ -136,7 +136,7 @@ class Spec:
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of the uniform noise on the velocities of a new episode; with `qvel_normal`, the deviation of normal noise."""
+    """Bound of the uniform noise on velocities of a new episode, or with `qvel_normal` the sd of normal noise."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
@@ -153,7 +153,7 @@ class Spec:
 
     @property
     def title(self) -> str:
-        """Definition that scores depend on, such as "Ant-v5, standard variant: 27 inputs, 8 actions"."""
+        """Task, variant and sizes in words, such as "Ant-v5, standard variant: 27 inputs, 8 actions"."""
         return f"{self.gym_id}, {self.variant} variant: {self.num_inputs} inputs, {self.num_actions} actions"
 
 

@@ -3,13 +3,13 @@
 It differs from MuJoCo on the CPU:
 
 - The state is float32. From equal states, one step of the environment agrees to 3e-6 in all positions.
-- Humanoid's model uses the PGS solver, which Warp lacks. It is solved with Newton.
+- Humanoid's model uses the PGS solver, which Warp lacks. Warp uses the Newton solver instead.
 - The standard variant of Ant is a slightly different system. If a capsule stands within 30 degrees of the normal of the
-  floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule; the pyramidal friction cone of Ant depends
-  on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by at most 0.03
-  (metres, radians); the median is 1e-7. With an elliptic cone in both engines the maximum is 4e-7.
+  floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule. Ant's pyramidal friction cone
+  depends on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by
+  at most 0.03 (metres, radians); the median is 1e-7. With an elliptic cone in both engines, the maximum is 4e-7.
 
-These numbers were measured on Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_warp.py checks them.
+These figures were measured on Warp's CPU device. The CUDA graphs have not run on a GPU yet; tests/test_warp.py does it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Smallest number of worlds for which memory is reserved. Worlds share the memory; a few may all need most at once."""
+"""Memory is reserved for at least this many worlds. Worlds share it, and all of a few may need the most at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
@@ -62,8 +62,8 @@ def describe(spec: Spec) -> dict[str, str]:
 class WarpPhysics(Physics):
     """Worlds on a GPU, or on the CPU in tests, in float32.
 
-    A step is one CUDA graph, and so is each half of a reset. Graphs store addresses, so all writes are in place. Steps and
-    resets do not wait for the device. Results on a GPU may differ in their last digits from run to run.
+    A step is one CUDA graph, and a reset is two. Graphs store addresses, so all writes are in place. Steps and resets
+    do not wait for the device. Results on a GPU may differ in their last digits from run to run.
     """
 
     def __init__(self, spec: Spec, num_envs: int, device: torch.device | str, *, model: Any = None) -> None:
@@ -96,7 +96,7 @@ class WarpPhysics(Physics):
         self._clear = self._prepared(lambda: engine.reset_data(self._model, data, reset=mask))
 
     def step(self) -> Tensor:
-        # All worlds share the memory for contacts. If it overflows, any may have lost contacts, so all count as failed.
+        # All worlds share the memory for contacts. If it overflows, any world may have lost contacts, so all fail.
         from mujoco import mjMAXVAL
 
         self._step()
@@ -106,7 +106,7 @@ class WarpPhysics(Physics):
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         state = self.state
-        before = {name: state[name].clone() for name in self._derived}  # after a step they are one substep older
+        before = {name: state[name].clone() for name in self._derived}  # one substep older than qpos
         self._mask.copy_(mask)
         self._clear()
         for name, begun in (("qpos", qpos), ("qvel", qvel)):
@@ -118,7 +118,7 @@ class WarpPhysics(Physics):
             state["cfrc_ext"].masked_fill_(mask[:, None, None], 0.0)
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Continue from a state; exactly on the CPU, where the engine is deterministic."""
+        """Continue from a state. On the CPU, where the engine is deterministic, the continuation is exact."""
         self._overflow.zero_()
         super().load(state)
 
@@ -135,7 +135,7 @@ class WarpPhysics(Physics):
         return self._warp.ScopedDevice(str(self.device))
 
     def _prepared(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return `work` bound to the device; on a GPU as a CUDA graph that runs on torch's stream.
+        """Return `work` bound to the device; on a GPU, as a CUDA graph that runs on torch's stream.
 
         On a GPU, `work` runs once before the capture, so that its kernels are compiled.
         """
