@@ -1,1 +1,1 @@
-"""Executors: run pieces of work in this process or on Ray, through one interface."""
+"""Executors run pieces of work, such as the training of an agent, in this process or on Ray."""

@@ -1,4 +1,4 @@
-"""`Pods`: where agents train; `Executor`: interface that runs pieces of work; `InlineExecutor`: runs them in this process."""
+"""`Pods`: where agents train. `Executor`: interface to run pieces of work. `InlineExecutor`: one in this process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Protocol
 from finpod.errors import FinpodError, InputError, first_line, require_number
 
 Work = Callable[[Any, Any], Any]
-"""Function (context, piece) -> result. The context is the same for all pieces."""
+"""Function (context, piece) -> result. One call is a piece of work. The context is the same for all pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pods:
-    """Where agents train: in this process, or in pods on Ray."""
+    """Where agents train: in this process, or on Ray. A pod is the training of one agent as a Ray task."""
 
     ray: bool = False
     """Train on Ray, with all cores of this machine or with a cluster."""
     count: int | str = "auto"
-    """Number of pods; 'auto' follows the size of the cluster."""
+    """Number of pods (trainings of one agent) at a time; 'auto' follows the size of the cluster."""
     cpus: float = 1.0
     """CPUs per pod."""
     gpus: float = 0.0
@@ -32,7 +32,7 @@ class Pods:
     timeout: float = 3600.0
     """Seconds after which a pod without a result counts as lost."""
     address: str | None = None
-    """Address of a running Ray cluster ('auto' inside one). None: RAY_ADDRESS if set, else Ray starts on this machine."""
+    """Address of a Ray cluster, or 'auto' inside one; by default RAY_ADDRESS. Without either, Ray starts here."""
 
     def __post_init__(self) -> None:
         if self.count != "auto":
@@ -41,11 +41,11 @@ class Pods:
         require_number("pods.gpus", self.gpus, 0)
         require_number("pods.timeout", self.timeout, 0.001, threading.TIMEOUT_MAX)
         if self.gpus > 1 and self.gpus % 1:
-            text = f"pods.gpus is {self.gpus!r}; it must be a share of a GPU, or a whole number of GPUs"
+            text = f"pods.gpus is {self.gpus!r}; it must be a fraction of one GPU, or a whole number of GPUs"
             raise InputError(text, argument="pods.gpus")
         if self.gpus and not self.ray:
             raise InputError(
-                f"pods.gpus is {self.gpus:g}, and pods with GPUs need Ray; pass ray=True, or leave out pods.gpus",
+                f"pods.gpus is {self.gpus:g}, but pods with GPUs need Ray; pass ray=True, or set pods.gpus to 0",
                 argument="pods.gpus",
             )
 
@@ -60,7 +60,7 @@ class Placement(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """A piece of work that succeeded: its key, the value that it returned, and where it ran."""
+    """A piece of work that succeeded, with its key, the value that it returned, and where it ran."""
 
     key: str
     result: Any
@@ -68,7 +68,7 @@ class Completed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A piece of work that failed or was lost: its key, and the reason in one line."""
+    """A piece of work that failed or was lost, with its key, and the reason in one line."""
 
     key: str
     reason: str
@@ -82,7 +82,7 @@ class Executor(Protocol):
     """Interface that runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
-        """Return the number of pieces that should be running or queued now. It may change at any time."""
+        """Return the number of pieces that should be running or queued now. The number may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
         """Begin a piece, or queue it."""

@@ -1,8 +1,8 @@
 """`RayExecutor`: runs pieces of work as Ray tasks, on this machine or on a cluster, which may grow and shrink.
 
-Only the driver has state. A Ray task is a pure function: if a process or node dies, only the pieces that ran there are lost,
-and the driver starts them again. The context is put into the object store once, and all processes of a node read the same
-copy.
+Only the driver, the process of the executor, has state. A Ray task is a pure function. If a process or node dies, only
+the pieces that ran there are lost, and the driver starts these pieces again. The context is put into the object store
+once. All processes of a node read the same copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Number of pieces to queue per slot. With a queue, no slot waits for the driver, and an autoscaler sees demand."""
+"""Pieces to queue per slot, the room for one pod. So no slot waits for the driver, and an autoscaler sees demand."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
@@ -33,26 +33,26 @@ SILENCE = 45.0
 KNOCK = 5.0
 """Seconds in which the address of a cluster must accept a connection. Ray itself would try for minutes."""
 GRACE = 30.0
-"""Seconds added to the time limit of a piece, for the start of a new process."""
+"""Seconds added to the time limit of a piece, because a new process needs time to start."""
 LOOK = 0.5
-"""Most seconds between two checks that Ray's processes still run. Ray ends this process 15 s after they end."""
+"""Largest number of seconds between checks that Ray's processes run. Ray ends this process 15 s after these end."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # such as errors of cancelled pieces
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # of cancelled pieces, for example
 """Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Further environment variables if finpod starts Ray. It then accepts connections only from this machine."""
+"""Further environment variables if finpod starts Ray. Ray then accepts connections only from this machine."""
 
 _CONTEXTS: dict[str, Any] = {}
-"""In a worker: key -> context. It holds only the last context that the worker received."""
+"""Key -> context, in a worker process. Only the context that the worker received last is kept."""
 
 
 class RayExecutor:
     """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. `context` should pickle without
-    copies. In the worker, the work receives `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray
-    is not installed or the machine is too small for a pod.
+    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. Pickling `context` should
+    not copy its arrays. In the worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises
+    InputError if Ray is not installed, cannot start or cannot be reached, or if this machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
@@ -66,9 +66,9 @@ class RayExecutor:
         self._looked, self._nodes, self._gone = -math.inf, list[dict[str, Any]](), False
         self._own = not self._ray.is_initialized()
         self._alone = self._own and address is None
-        if self._alone:  # a cluster may still add a larger node
+        if self._alone:  # not on a cluster, which may add a larger node
             _require_size(pods)
-        # Ray warns about its future settings and about files that it leaves open
+        # Ray warns of its future settings and of files that it leaves open
         with warnings.catch_warnings(action="ignore"):
             if self._own:
                 self._begin(address)
@@ -99,7 +99,7 @@ class RayExecutor:
             signal.signal(signal.SIGTERM, at_sigterm)
             signal.raise_signal(signal.SIGTERM)
             raise
-        except Exception as error:  # Ray raises many kinds
+        except Exception as error:  # Ray raises many kinds of errors
             self._ray.shutdown()  # end the processes that Ray had started
             what = f"reach Ray at {address}" if address else "start Ray on this machine"
             raise InputError(
@@ -133,7 +133,7 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
-        query = self._ray.nodes  # without self: a thread that hangs would keep its context in memory
+        query = self._ray.nodes  # not self.: a hanging thread would keep the context of self in memory
 
         def ask() -> None:
             try:
@@ -150,7 +150,8 @@ class RayExecutor:
         if not answers:
             self._gone = True
             raise EngineError(
-                f"the Ray cluster has not answered for {SILENCE:.0f} s", "restart it and continue with resume=True"
+                f"the Ray cluster has not answered for {SILENCE:.0f} s",
+                "restart it and continue with resume=True",
             )
         with self._calls():
             if isinstance(answers[0], Exception):
@@ -159,7 +160,7 @@ class RayExecutor:
         return self._nodes
 
     def slots(self) -> int:
-        """Return the number of pods that the cluster has room for, as of the last query."""
+        """Return the number of pods that the cluster had room for at the last query."""
         needs = [(name, need) for name, need in (("CPU", self._pods.cpus), ("GPU", self._pods.gpus)) if need]
         return sum(
             min(math.floor(node["Resources"].get(name, 0.0) / need + 1e-9) for name, need in needs)
@@ -167,7 +168,7 @@ class RayExecutor:
         )
 
     def capacity(self) -> int:
-        """Return the requested number of pods; for 'auto', the slots of the cluster plus a few pieces to queue."""
+        """Return the requested number of pods; for 'auto', the slots of the cluster plus a few."""
         if self._pods.count != "auto":
             return int(self._pods.count)
         return self.slots() + max(1, math.ceil(AHEAD * self.slots()))
@@ -204,7 +205,7 @@ class RayExecutor:
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
-        """Start the time limits of the pieces that the cluster has room to run. Time in the queue does not count."""
+        """Start the time limits of the pieces that the cluster has room for. Time in the queue does not count."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
@@ -213,7 +214,7 @@ class RayExecutor:
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > self._pods.timeout + GRACE]:
-            self._ray.cancel(reference, force=True)  # after some seconds the node kills even a stopped process
+            self._ray.cancel(reference, force=True)  # Ray kills even a stopped process, after some seconds
             lost.append(Failed(self._running.pop(reference), f"no result after {self._pods.timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
@@ -243,7 +244,7 @@ def _require_size(pods: Pods) -> None:
     gpus = torch.cuda.device_count() if pods.gpus else 0
     for name, need, available in (("CPU", pods.cpus, usable_cores()), ("GPU", pods.gpus, gpus)):
         if need > available:
-            text = f"a pod needs {need:g} {name}, but this machine has {available}; request less, or pass a cluster's address="
+            text = f"a pod needs {need:g} {name}, but this machine has {available}; request less, or pass address="
             raise InputError(text, argument=f"pods.{name.lower()}s")
 
 
@@ -273,7 +274,7 @@ def _environment() -> dict[str, Any]:
 def _run(
     boxed: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """In the worker: fetch the context unless it is cached, and run a piece."""
+    """Run a piece in the worker process. Fetch the context first, unless it is cached."""
     import ray
 
     if key not in _CONTEXTS:
