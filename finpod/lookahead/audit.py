@@ -1,7 +1,7 @@
 """The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
 
-A child process repeats the decisions of a run. It receives rows in order of time, and none after the row of the decision. The
-repeated decisions must equal those of the run. The process also records the strategy's use of files, network, processes and clock.
+A child process repeats the decisions of a run. It receives rows in order of time, and no rows after the decision. The
+repeated decisions must equal those of the run. The process also records uses of files, network, processes and clock.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def audit(
 ) -> Audit:
     """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions it uses.
 
-    `finpod.audit` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
+    `finpod.audit` also takes the name of a built-in strategy, a .py file or the folder of a trained ensemble.
 
-    The strategy first runs in a child process that has the whole market. A second child process receives rows in order of
-    time and repeats every decision with the account of the run, up to the last of `days` sampled sessions. Weights must
-    agree to 1e-5. The user's feature functions are computed again for each sampled session: on the market without later rows,
-    where values must agree to 1e-5, and on the market with noise in later rows, where they must be identical.
+    The strategy first runs in a child process that has the whole market. A second child process receives rows in order
+    of time and repeats every decision with the account of the run, up to the last of `days` sampled sessions. Weights
+    must agree to 1e-5. The user's feature functions are computed again for each sampled session: on the market without
+    later rows, where values must agree to 1e-5, and with noise in later rows, where values must be identical.
 
-    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are later than
-    its first decision or than `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a price
-    that the decision has seen; and extra columns that correlate with the next return. `unchecked` lists what is not tested.
-    `passed` is None if the audit has no outcome.
+    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy later than
+    both the first decision and `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a
+    price that the decision has seen; and extra columns that correlate with the next return. `unchecked` lists what is
+    not tested. `passed` is None if the audit has no outcome.
 
-    `progress` is called with the current step and the share of the work done. Raises InputError if `market` is not a market
-    or no session follows the window, and StrategyError if the strategy fails or cannot be pickled.
+    `progress` is called with the current step and the finished fraction of the work. Raises InputError if `market` is
+    not a market or no session can be audited, and StrategyError if the strategy fails or cannot be pickled.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
@@ -65,7 +65,7 @@ def audit(
     market = market.benchmark_market() if strategy.trades_benchmark else market
     window = market.window(start, end)
     sample = perturbation.auditable_rows(market, *window)
-    perturbation.sample_rows(market, days, seed, sample)  # raises before the strategy runs
+    perturbation.sample_rows(market, days, seed, sample)  # raises InputError before the strategy runs
     packed = pack(strategy, market, window[0])
     if packed.error:
         raise StrategyError(f"strategy {strategy.name} cannot be audited: {packed.error}")
@@ -77,10 +77,10 @@ def audit(
 def quick_audit(
     strategy: Strategy, market: MarketData, packed: Packed, run: Sequence[Decided], window: tuple[int, int]
 ) -> Audit:
-    """Return the audit of the decisions `run` that a backtest logged in rows `window` (first, last), up to a sampled row.
+    """Return the audit of the decisions `run` of a backtest in the rows `window` (first, last), up to a sampled row.
 
-    `packed` is the strategy as pickled before the backtest, `market` the market that it trades. Fills are not audited. If
-    the strategy fails, cannot be pickled or makes no decision, nothing is raised: the `reason` of the audit says why.
+    `packed` is the strategy as pickled before the backtest, and `market` the market that it trades. Fills are not
+    audited. Nothing is raised: if there is no outcome, such as after an error, the `reason` of the audit says why.
     """
     with closing(_Audited(strategy, market, packed, window)) as audited:
         try:
@@ -113,7 +113,7 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Return the audit of decisions up to the last of `days` sampled rows, and of features and fills on these rows."""
+        """Return the audit of decisions up to the last of `days` sampled rows, and of features and fills on these."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
@@ -136,24 +136,24 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return an audit with these findings, the most severe first, or with the reason why the audit has no outcome."""
+        """Return an audit with the findings, the most severe first, or with the reason why there is no outcome."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if they also change on the whole market."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change with them."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
-        if sizes.any():  # repeat them on the whole market, too
+        if sizes.any():  # also repeat the decisions on the whole market
             repeated = differences(logged, self._again(self.start(whole=True), run), CUT).any(axis=1)
             if repeated.any():
                 raise NotRepeatable(f"{self.market.dates[rows[repeated.argmax()]]!s:.10}")
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Repeat the decisions of a run in a process. Returns weights [n, N]: NaN without a decision, infinite after an error."""
+        """Repeat a run in `child`. Return weights [n, N]: NaN without a decision, infinite after an error."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

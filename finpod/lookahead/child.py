@@ -1,6 +1,6 @@
-"""The child process of an audit. It repeats decisions on rows that arrive in order of time, and never holds a later row.
+"""The child process of an audit. It repeats decisions on rows that arrive in order of time, and has no later rows.
 
-Started by `finpod.lookahead.isolation` as `python -m finpod.lookahead.child`. Requests and replies are pickles over pipes.
+`finpod.lookahead.isolation` runs `python -m finpod.lookahead.child`. Requests and replies are pickles over pipes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Rows:
 
 
 class Child(FeatureTable):
-    """The state of the process: the strategy, the market up to the last row received, and features computed by the parent."""
+    """State of the process: strategy, market up to the last row received, and features that the parent computed."""
 
     def __init__(self, requests: BinaryIO, replies: BinaryIO) -> None:
         self._requests, self._replies = requests, replies
@@ -80,7 +80,7 @@ class Child(FeatureTable):
         self._replies.flush()
 
     def load(self, path: list[str], fixed: dict[str, Any], payload: bytes) -> None:
-        """Install the guards and load the strategy. `fixed` holds the fields of the market that do not depend on its rows."""
+        """Install the guards and load the strategy. `fixed` holds the market's fields that do not depend on rows."""
         sys.path[:] = path
         vars(self.market).update(fixed)
         guards.install()
@@ -94,7 +94,7 @@ class Child(FeatureTable):
             self._extra.append(extra)
             extra = ExtraData(self._extra.tables, len(self.market.tickers))
             vars(self.market).update(self._rows.tables, last_bar=last_bar, extra=extra)
-            vars(self.market).pop("content_hash", None)  # the cached hash is that of fewer rows
+            vars(self.market).pop("content_hash", None)  # the cached hash does not include the new rows
         view = MarketView(self.market, row, step=step, cash=cash, equity=equity, held=held, table=self)
         decision = self._strategy.decide(view)
         if hasattr(decision, "keys"):
@@ -122,7 +122,7 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Return the object that `packing.pack` pickled. `market` takes the place of the market that was not pickled."""
+    """Return the object that `packing.pack` pickled. `market` replaces the market, which was not pickled."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()

@@ -1,4 +1,4 @@
-"""Finds extra columns that correlate with the next session's return. This happens if the dates of a table are one session early."""
+"""Finds extra columns that correlate with the next session's return, such as those dated one session too early."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from finpod.records import Finding, Severity
 MOST = 0.3
 """Mean rank correlation with the next return above which a column is reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""If `SKILL` (the rank correlation of a good forecast) plus `ERRORS` standard errors exceeds `MOST`, the sum is the limit."""
+"""The limit is `SKILL`, the rank correlation of a good forecast, plus `ERRORS` standard errors, or `MOST` if larger."""
 ROWS = 1000
-"""Number of sessions to compare. If there are twice as many or more, every second, third, ... session is compared."""
+"""Number of sessions to compare. Of twice as many sessions, every second one is compared, and so on."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
     """Return a finding for each extra column that correlates with the next session's return in rows `first` to `last`.
 
-    For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with one
-    value for all tickers is correlated over time with the mean return of the tickers, and with that of the benchmark. Each
-    correlation is computed twice: over all values, and over the values that differ from those of the previous row.
+    For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with
+    one value for all tickers is correlated over time with the mean return of the tickers and with the return of the
+    benchmark. Each correlation is computed twice: over all values, and over those that differ from the previous row.
     """
     findings = []
     ends = np.flatnonzero(np.r_[market.begins_session[1:], True])  # the last rows of sessions

@@ -42,9 +42,9 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
     "polars": ("read_", "scan_"),
     "curl_cffi.requests.session": ("Session.request",),
 }
-"""Module -> names, or prefixes of names, of functions that open files or connections in native code without an audit event."""
+"""Module -> names (or prefixes) of functions that open files or connections in native code, without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> largest number of arguments with which it reads the clock. With more, it converts a given time."""
+"""Function of `time` -> number of arguments up to which it reads the clock. With more, it converts a given time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Suffixes of files that may hold prices. Reading them is recorded even in the folders of packages and caches."""
@@ -54,9 +54,9 @@ CACHES = {".cache", "Caches", "matplotlib"}
 
 
 Access = tuple[str, str, str]
-"""Kind ("file", "network", "process" or "clock"), description ('reads the file prices.csv') and place in the user's code."""
+"""Kind ("file", "network", "process" or "clock"), description ("reads the file prices.csv") and place in the code."""
 accesses: dict[tuple[str, str], Access] = {}
-"""Accesses so far. If one place in the code repeats an access, only the first is kept."""
+"""Accesses so far. If one line of code repeats an access, only the first is kept."""
 
 
 def install() -> None:
@@ -78,7 +78,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
     kind, action = EVENTS[event]
     subject = ""
     if kind == "file":
-        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or creates it
+        written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or created
         if written or isinstance(args[0], int) or args[0] == ":memory:":
             return
         subject = os.fsdecode(args[0] or ".")
@@ -92,7 +92,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
     """Record an access to a file, network, process or clock, at the innermost frame of user code from `frame` outwards.
 
-    Not recorded: imports, processes that packages start, and clock reads by the standard library or packages except pandas.
+    Not recorded are imports, processes started by packages, and clock reads by packages (but pandas) and by Python.
     """
     while frame is not None and ((name := frame.f_code.co_filename)[:8] == "<frozen " or is_installed(name)):
         may = {"process": PACKAGE_FOLDERS & set(Path(name).parts), "clock": "pandas" not in Path(name).parts}
@@ -120,7 +120,7 @@ def _recorded(function: Callable[..., Any], kind: str, action: str, most: float 
 
 
 def _record_method(kind: type, name: str) -> None:
-    """Record the calls of a class method of a built-in type. The type itself is changed, which covers every reference to it."""
+    """Record the calls of a class method of a built-in type. The type itself is changed, for all references."""
     original, (methods, *_) = kind.__dict__[name], gc.get_referents(kind.__dict__)
 
     def read(cls: type, *args: Any, **options: Any) -> Any:

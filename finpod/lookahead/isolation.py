@@ -1,4 +1,4 @@
-"""The parent's side of `finpod.lookahead.child`: child processes that decide, or compute features, on rows they receive."""
+"""The parent's side of `finpod.lookahead.child`: child processes that make decisions or compute feature functions."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_
 
 
 class ChildError(FinpodError):
-    """Error: a child process of the audit ended or took too long."""
+    """Raised if a child process of the audit ended or took too long."""
 
 
 class Isolated:
-    """A pickled strategy and its feature functions, which run in child processes. `close` ends the processes."""
+    """Runs a pickled strategy and its feature functions in child processes. `close` ends the processes."""
 
     def __init__(self, market: MarketData, content: bytes) -> None:
         self.market, self._content = market, content
@@ -54,7 +54,7 @@ class Isolated:
 
     @cached_property
     def _other(self) -> Child:
-        """The process that computes functions on the whole market."""
+        """Process that computes feature functions on the whole market."""
         return self.start(whole=True)
 
     def start(self, *, whole: bool = False) -> Child:
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function for a pickled feature. One process computes it on the whole market, another on changed markets."""
+        """Return a function for a pickled feature. The market determines the process that computes it."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)
@@ -83,12 +83,12 @@ class Isolated:
 
 
 class Child(Strategy):
-    """A strategy in a child process. Raises ChildError if the process ends or takes too long, and FinpodError for other errors."""
+    """A strategy in a child process. Raises ChildError if the process ends or is too slow, else FinpodError."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0
         self.at = "decisions", 0
-        """The part being computed, "decisions" or "features", and the row for which it is computed."""
+        """What is being computed, "decisions" or "features", and for which row."""
         self.accesses: dict[Access, tuple[str, int]] = {}
         """Access -> `at` when it was first recorded."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
@@ -120,9 +120,9 @@ class Child(Strategy):
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             day = f"{self._market.dates[self.at[1]]!s:.10}"
             if time.monotonic() - begun >= LIMIT:
-                text = f"the strategy took longer on {day} than the limit of {LIMIT} seconds; make it faster"
+                text = f"the strategy or a feature exceeded on {day} the limit of {LIMIT} seconds; make it faster"
             else:
-                text = f"the strategy's process ended on {day} (exit code {self._process.wait()}); it must not exit or be killed"
+                text = f"the strategy's process ended on {day} (exit code {self._process.wait()}); it must keep running"
             raise ChildError(text) from error
         succeeded, value, accesses = reply
         for access in accesses:
@@ -137,7 +137,7 @@ class Child(Strategy):
         return pickle.load(self._replies)
 
     def _features(self, asked: Sequence[str | tuple[str, bytes]], known: int) -> tuple[tuple[str, ...], Array | str]:
-        """Return (names, values) of features on the rows from `known` on. If they fail, return ((), error text)."""
+        """Return (names, values) of features on the rows from `known` on; ((), error text) if a feature fails."""
         function = self._isolated.function
         try:
             names, values = self._isolated.table.get([one if isinstance(one, str) else function(*one) for one in asked])

@@ -18,24 +18,24 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Arrays in a strategy are checked for having one row per session if the market has at least this many sessions."""
+"""Smallest number of sessions of a market for which arrays with one row per session are looked for."""
 
 
 class Packed(NamedTuple):
-    """Pickle of a strategy, and the findings on what it holds."""
+    """Pickle of a strategy, and the findings on its content."""
 
     content: bytes
     findings: tuple[Finding, ...] = ()
     """Findings on later data and undated models that the strategy holds."""
     error: str = ""
-    """Reason why the strategy could not be pickled, with an empty `content`; empty if it was pickled."""
+    """Reason why the strategy could not be pickled; `content` is then empty. Empty if it was pickled."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
-    """Return the pickle of a strategy before its first decision, on row `first`. The user's modules are pickled by value.
+    """Return the pickle of a strategy before its first decision, on row `first`. User modules are pickled by value.
 
-    The market is left out of the pickle. The findings report markets and frames with later rows, arrays with one row per
-    session, and, if the strategy has no `trained_until`, fitted models.
+    The pickle does not contain the market. The findings report markets and frames with later rows, arrays with one row
+    per session, and, if the strategy has no `trained_until`, fitted models.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
     try:
@@ -56,7 +56,7 @@ class _Packer(ByValue):
         self._trained, self._trusted = until is not None, type(root).__module__.partition(".")[0] == "finpod"
         self._market, self._day = market, f"{day!s:.10}"
         self._names: dict[int, str] = {}
-        self._passed = set[int]()  # ids of parts of objects that were inspected
+        self._passed = set[int]()  # ids of the parts of inspected objects
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
@@ -83,7 +83,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days, or of a table with one row per session; empty for other objects."""
+        """Return a description of a frame with later days or a table with one row per session; empty for others."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
@@ -99,7 +99,7 @@ class _Packer(ByValue):
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has a row or column per session (or one less), and values that differ."""
+        """Return True if a table has one row or column per session (or one fewer), and not only equal values."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False

@@ -1,4 +1,4 @@
-"""Markets whose later rows are cut off or replaced by noise, the rows to sample, and the findings of these tests."""
+"""Tests on markets whose later rows are cut off or replaced by noise: the rows to sample, and the findings."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ TOLERANCE = 1e-5
 
 
 class NotRepeatable(Exception):
-    """Error: two results on the same data differ. The message is the day."""
+    """Raised if two results on the same data differ. The message is the day."""
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows in [first, last] from the first bar on, without the market's last row. Raises InputError if none is left."""
+    """Return the rows in [first, last] from the first bar on, but not the market's last. Raises InputError if empty."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
-        raise InputError(f"no session follows {market.dates[first]!s:.10}; choose an earlier window")
+        raise InputError(f"no session follows {market.dates[first]!s:.10}, or none has bars; choose another window")
     return rows
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Return a sorted sample of up to `days` of the rows. Up to half of them lie just before an asset's first bar, a bar after
-    a gap, a change of membership or a missing bar, where the use of later rows shows."""
+    """Return a sorted sample of up to `days` of the rows. Up to half of the sample lies just before an asset's first
+    bar, a bar after a gap, a change of membership or a missing bar. There, the use of later rows shows."""
     require_seed(seed)
     require_number("days", days, 1, whole=True)
     if days >= len(rows):
@@ -79,7 +79,7 @@ def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
 
 
 def feature_findings(isolated: Isolated, rows: Array, seed: int) -> list[Finding]:
-    """Return findings on the user's features whose values on `rows` change if later rows are cut off or replaced by noise.
+    """Return findings on user features whose values on `rows` change if later rows are cut off or replaced by noise.
     Raises NotRepeatable if two computations on the same data differ."""
     findings = []
     for feature, kind in product(list(isolated.functions.values()), (CUT, NOISE)):
@@ -94,14 +94,14 @@ def _difference(isolated: Isolated, feature: FeatureLike, row: int, kind: str, s
     other = market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed)
     size = differences(whole, _value(FeatureTable(other), feature, row), kind)
     if size.any():
-        again = _value(FeatureTable(replace(market)), feature, row)  # the other process computes it on a copy
+        again = _value(FeatureTable(replace(market)), feature, row)  # `child` computes it for a copy
         if differences(whole, again, NOISE).any():
             raise NotRepeatable(f"{market.dates[row]!s:.10}")
     return size
 
 
 def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
-    """Return the values [N] of a feature on a row; infinite if it fails."""
+    """Return the values [N] of a feature on a row; infinite if the feature fails."""
     try:
         return table.get([feature])[1][row, :, 0]
     except FinpodError as error:
@@ -111,7 +111,7 @@ def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
 
 
 def differences(whole: Array, other: Array, kind: str) -> Array:
-    """Return the differences of two results [..., N]: 0 if only rounding differs, infinite if a value appears or vanishes."""
+    """Return the differences of two results [..., N]: 0 up to rounding, infinite if a value appears or vanishes."""
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
@@ -132,7 +132,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding per kind of fill whose price the decision has seen: noise in later rows does not change this price."""
+    """Return one finding per kind of fill at a seen price, which noise in rows after the decision does not change."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
@@ -148,7 +148,7 @@ def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Findin
 
 
 def back_fill_findings(market: MarketData, first: int, last: int) -> list[Finding]:
-    """Return one finding if prices in the rows [first, last] look back-filled, before the first real bar of their asset."""
+    """Return one finding if prices in the rows [first, last] look back-filled before an asset's first real bar."""
     columns, starts, ends = back_filled(market)
     seen = np.flatnonzero((first <= ends) & (starts <= last))
     if not len(seen):
