@@ -22,7 +22,7 @@ class TradingConfig(Terms):
     num_envs: int = 1024
     """Number E of accounts that are stepped in parallel."""
     start_groups: int | None = None
-    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: one group each."""
+    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: each is a group."""
     action: str = "tilt"
     """'tilt' changes the anchor's weights, 'softmax' weights assets and cash, 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0

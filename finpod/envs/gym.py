@@ -1,7 +1,7 @@
 """Gymnasium environments: `TradingEnv` and `DenseTradingEnv` (one account) for stocks, `LocomotionVectorEnv`.
 
 When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old
-episode, and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. Of accounts, the horizon and
+episode, and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. For accounts, the horizon and
 the end of the window truncate an episode, and equity of zero terminates it. No action is applied if one is not finite.
 """
 

@@ -208,7 +208,7 @@ class MarketEnv:
     def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (equity at the close of `rows`, reward since equity `before`, mask of ruined accounts, next state)."""
+        """Return (equity at the close of `rows`, reward since `before`, mask of ruined accounts, observed state)."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before

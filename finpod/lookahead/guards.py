@@ -92,7 +92,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
     """Record an access to a file, network, process or clock, at the innermost frame of user code from `frame` outwards.
 
-    Not recorded are imports, processes started by packages, and clock reads by packages (but pandas) and by Python.
+    Not recorded: imports, processes that packages start, and clock reads by Python or by packages except pandas.
     """
     while frame is not None and ((name := frame.f_code.co_filename)[:8] == "<frozen " or is_installed(name)):
         may = {"process": PACKAGE_FOLDERS & set(Path(name).parts), "clock": "pandas" not in Path(name).parts}

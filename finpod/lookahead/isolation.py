@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function for a pickled feature. The market determines the process that computes it."""
+        """Return a function for a pickled feature. One process computes it on the whole market, one on others."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)
@@ -83,7 +83,7 @@ class Isolated:
 
 
 class Child(Strategy):
-    """A strategy in a child process. Raises ChildError if the process ends or is too slow, else FinpodError."""
+    """A strategy in a child process. Raises ChildError if the process ends or is slow; other errors: FinpodError."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0
@@ -120,7 +120,7 @@ class Child(Strategy):
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             day = f"{self._market.dates[self.at[1]]!s:.10}"
             if time.monotonic() - begun >= LIMIT:
-                text = f"the strategy or a feature exceeded on {day} the limit of {LIMIT} seconds; make it faster"
+                text = f"the strategy or a feature exceeded the limit of {LIMIT} seconds on {day}; make it faster"
             else:
                 text = f"the strategy's process ended on {day} (exit code {self._process.wait()}); it must keep running"
             raise ChildError(text) from error

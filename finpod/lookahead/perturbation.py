@@ -132,7 +132,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding per kind of fill at a seen price, which noise in rows after the decision does not change."""
+    """Return one finding per kind of fill at a price known to the decision: noise in later rows does not change it."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)

@@ -85,7 +85,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint of a file, without running code in it. Raises CheckpointError if not from `save`."""
+        """Return the checkpoint of a file. No code in it is run. Raises CheckpointError if `save` did not write it."""
         try:
             stored = path.read_bytes()
         except OSError as error:

@@ -26,7 +26,7 @@ class Table(NamedTuple):
     values: Tensor
     """[T, N, F] float32: F features of N entries (such as stocks) in T rows (such as days)."""
     among: Tensor
-    """[T, N] bool mask of the entries that a decision on row t may use."""
+    """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
     """[T, N] float32 weights that actions tilt, zero outside `among`. None: equal weights; `encode` gets no anchor."""
 
@@ -94,7 +94,7 @@ class Environment(Protocol):
 
 
 class Task:
-    """A task to learn. A subclass defines the members in `NEEDED`. The others have defaults, without a table."""
+    """A task to learn. A subclass defines the members in `NEEDED`. The other defaults suit tasks without a table."""
 
     name: str
     """Name in one word, used in logs and folders."""

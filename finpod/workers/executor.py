@@ -1,4 +1,4 @@
-"""`Pods`: where agents train. `Executor`: interface to run pieces of work. `InlineExecutor`: one in this process."""
+"""`Pods`: where agents train. `Executor`: interface to run pieces of work. `InlineExecutor`: runs in this process."""
 
 from __future__ import annotations
 

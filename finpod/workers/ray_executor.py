@@ -25,7 +25,7 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Pieces to queue per slot, the room for one pod. So no slot waits for the driver, and an autoscaler sees demand."""
+"""Pieces to queue per slot (room for one pod). Slots then never wait for the driver, and autoscalers see demand."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
@@ -38,7 +38,7 @@ LOOK = 0.5
 """Largest number of seconds between checks that Ray's processes run. Ray ends this process 15 s after these end."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # of cancelled pieces, for example
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # for cancelled pieces
 """Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Further environment variables if finpod starts Ray. Ray then accepts connections only from this machine."""

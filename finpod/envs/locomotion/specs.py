@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe(state)`, then external forces on bodies (not the world), up to +-`limit`."""
+    """Return a function state -> `observe(state)`, then forces on all bodies but the world, clipped at +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -75,7 +75,7 @@ def upright(low: float, high: float) -> Callable[[State], Tensor]:
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and the values are below 100."""
+    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and no value beyond 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
@@ -136,7 +136,7 @@ class Spec:
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of the uniform noise on velocities of a new episode, or with `qvel_normal` the sd of normal noise."""
+    """Bound of uniform noise on velocities of a new episode; with `qvel_normal`, standard deviation of normal noise."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
