@@ -110,19 +110,18 @@ def test_a_step_with_gradient_has_every_bit_of_one_without(market, action):
 
 def test_the_baseline_is_equal_weight_at_the_same_cadence(market, fill):
     env = env_of(market, fill=fill, hold=3, num_envs=2, horizon=4, random_start=True)
-    start = int(env.observe().row[0]) + env.execution.lag
-    first = env.first + (start - env.first) % 3
     among = env.execution.member & env.execution.has_bar
+    for phase in range(3):
 
-    def decide(step, row, _account):
-        due = row + env.execution.lag - first
-        return among[row] / among[row].sum().double() if due >= 0 and due % 3 == 0 else None
+        def decide(step, row, _account, phase=phase):
+            return among[row] / among[row].sum().double() if step >= phase and (step - phase) % 3 == 0 else None
 
-    equity = simulate(env.execution, env.first, env.last, decide, env.config).equity
-    for k in range(3):
-        _, taken = env.step(torch.zeros(2, 5), grad=True)
-        at = start + 3 * k - env.first
-        assert float(taken.baseline[0]) == pytest.approx(float(equity[at + 3] / equity[at] - 1), abs=1e-12)
+        equity = simulate(env.execution, env.first, env.last, decide, env.config).equity
+        assert torch.equal(env.baseline[phase::3], (equity[phase + 3 :] / equity[phase:-3] - 1)[::3])
+    assert env.execution.delisted[env.first : env.last].any()
+    for _ in range(3):
+        days = env.observe().row + env.execution.lag - env.first
+        assert torch.equal(env.step(torch.zeros(2, 5), grad=True)[1].baseline, env.baseline[days])
 
 
 def test_the_smooth_cost_is_close_below_the_exact_one_and_has_no_kink():

@@ -18,7 +18,7 @@ from finpod.seeds import require_seed, torch_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution
 from finpod.trading.ledger import orders_for, value
-from finpod.trading.simulate import opening, simulate_totals
+from finpod.trading.simulate import opening, trade
 
 RUIN = 1e-12
 """Lower bound of the equity ratio in a log return, so that a total loss has a finite reward: ln 1e-12 = -27.6."""
@@ -94,9 +94,7 @@ class MarketEnv:
             raise InputError(f"no gradient passes through {what}; call step without grad=True")
         days, before = self._days - self.first, self.equity
         step, notional, equity = self._step(action, smooth)
-        phase = days % self.config.hold
-        growth = self.baseline[days + self.config.hold, phase] / self.baseline[days, phase]
-        baseline = self._on_device(growth - 1).expand(self._shape)
+        baseline = self._on_device(self.baseline[days]).expand(self._shape)
         return step, Returns((equity / before - 1).flatten(), baseline.flatten(), (notional / before).flatten())
 
     def detach(self) -> None:
@@ -106,14 +104,19 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n + 1, hold] equity of `hold` accounts that hold the anchor, on CPU. Account p first trades at row `first` + p."""
-        hold, terms = self.config.hold, self.config.uncapped
-        numbers = torch.arange(hold, device=self.device).unsqueeze(-1)
-
-        def decide(step: int, row: int, _seen: Account) -> Tensor:
-            return self.anchor[row].where(numbers == step % hold, torch.nan)
-
-        return simulate_totals(self.execution, self.first, self.last, decide, terms, (hold,)).equity.cpu()
+        """[n] simple returns after costs of accounts that hold the anchor, on CPU: from row `first` + d to `hold` rows later."""
+        execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
+        account, latest = opening(execution, terms, (hold,)), self.last - hold
+        equity = [account.cash]
+        for begin in range(self.first, latest + 1, hold):  # account p trades at row `begin` + p
+            rows = torch.arange(begin, begin + hold, device=self.device).clamp(max=latest)
+            account = trade(execution, rows, account, self.anchor[rows - execution.lag], terms).account
+            if self._any_delisted[begin : begin + 2 * hold].any():
+                for after in range(hold):
+                    account = execution.carry(account, rows + after, terms.delisting_return)
+            equity.append(value(*account, execution.mark[rows + hold]))
+        growth = torch.stack(equity[1:]) / torch.stack(equity[:-1])
+        return (growth - 1).flatten()[: latest + 1 - self.first].cpu()  # without the clamped rows
 
     def _step(self, action: Tensor, smooth: float) -> tuple[Step, Tensor, Tensor]:
         """Return (step, traded notional [G, M] in currency, equity [G, M] before any reset)."""
