@@ -1,7 +1,6 @@
 """A program that draws a model at given positions without a screen: `python offscreen.py FOLDER WIDTH HEIGHT`.
 
-It runs in a separate process because MuJoCo and PyOpenGL choose an OpenGL backend when they are imported, once per
-process. It imports nothing from finpod.
+It runs in a separate process because MuJoCo and PyOpenGL choose an OpenGL backend once, when they are imported.
 """
 
 from __future__ import annotations

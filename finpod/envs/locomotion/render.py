@@ -88,8 +88,7 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
     """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
 
-    Tries EGL and then OSMesa, or only the backend that the environment variable MUJOCO_GL names. Raises InputError if
-    none works.
+    Tries EGL and then OSMesa, or only the backend that the variable MUJOCO_GL names. Raises InputError if none works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]
@@ -115,12 +114,10 @@ def gif(film: Film) -> bytes:
     image, buffer = _pillow(), io.BytesIO()
     some = np.concatenate(film.frames[:: math.ceil(len(film.frames) / 10)])
     palette = image.fromarray(some).quantize(COLOURS, method=image.Quantize.FASTOCTREE)
-    first, *others = (
-        image.fromarray(frame).quantize(palette=palette, dither=image.Dither.NONE) for frame in film.frames
-    )
+    drawn = [image.fromarray(frame).quantize(palette=palette, dither=image.Dither.NONE) for frame in film.frames]
     times = np.rint(100 * film.interval * np.arange(len(film.frames) + 1)).astype(int)  # a GIF counts time in 1/100 s
     durations = (10 * np.diff(times)).tolist()
-    first.save(buffer, "GIF", save_all=True, append_images=others, duration=durations, loop=0)
+    drawn[0].save(buffer, "GIF", save_all=True, append_images=drawn[1:], duration=durations, loop=0)
     return buffer.getvalue()
 
 
