@@ -66,6 +66,11 @@ def test_g02_styles_of_numbers_in_each_layout(read, lines, close):
         assert_array_equal(bars["close"].to_numpy().reshape(2, 2), both)
 
 
+@pytest.mark.parametrize("title", ["Apple", "Apple, Inc.", "Apple, Inc., daily bars, in dollars, adjusted, 2024"])
+def test_a_title_above_the_header_is_skipped(read, title):
+    assert closes(read(title + "\n" + HEADER + ROWS)) == closes(read(HEADER + ROWS))
+
+
 LABELS = "tic Symbols Instrument Name code asset security sid permno underlying ticker_symbol stock_code <TICKER> isin"
 NAMED = "date,{},close\n2024-01-02,AAA,1\n2024-01-02,BBB,10\n2024-01-03,AAA,2\n2024-01-03,BBB,20\n"
 
@@ -142,7 +147,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
         ("", None, ["it is empty"]),
         ("\0\1\2", None, ["UTF-8"]),
         ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns", "2024-01-02,AAA,1,7"]),
-        ("Apple, Inc.\n" + HEADER + ROWS, None, ["Expected 2 columns", "delete titles above its header"]),
+        ("Apple, Inc.\nDay,Close\n2024-01-02,1,1\n", None, ["Expected 2 columns", "delete titles above its header"]),
         (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
         (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
         ("date,name,close\n2024-01-02,Nestl\udce9,1\n", None, ["save it as UTF-8"]),

@@ -125,8 +125,9 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
         dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
         labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
         levels, end = (upper[0] or None, lower[0] or None), start + 2 + followed
-    elif word(lower[0]) in DATES and not any(lower[1:]):
-        labels[0], end = lower[0], start + 2
+    elif word(lower[0]) in DATES and (not any(lower[1:]) or "close" in map(field_of, lower)):
+        # the name of the index below the labels, or the header below a title with commas
+        labels, end = (lower if any(lower[1:]) else [lower[0], *upper[1:]]), start + 2
     if end < len(rows) and len(rows[end]) == len(labels) + 1 and not rows[end][-1]:  # rows end with commas
         labels.append(("", "") if levels else "")
     return labels, levels, end
@@ -144,7 +145,8 @@ def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
     if closes and not dated and (called or followed or (tickers and not lower[0] and below <= closes)):
         return True
     fields_below = any(field_of(label) == "close" for label in below) and not (dated or numbers)
-    return fields_below and (not closes or word(upper[0]) in TICKERS)
+    level = followed or is_unnamed(upper[0]) or word(upper[0]) in (*TICKERS, *DESCRIPTIONS, *DATES)  # not a title
+    return fields_below and level and (not closes or word(upper[0]) in TICKERS)
 
 
 def _without_number(label: str) -> str:
