@@ -25,18 +25,18 @@ EQUAL = "equal-weight"
 ANCHORS = (EQUAL, "dollar-volume")
 """Names of the rules, see `rule_weights`."""
 SUM = 1e-9
-"""Tolerance for rounding: weights may sum to at most 1 plus this."""
+"""Tolerance for rounding errors: weights may sum to at most 1 plus this value."""
 GIVEN = "anchor"
 """Name of the extra column that holds weights given as an array."""
 
 
 def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return the weights [T, N] float64 of the rule `anchor`, given the assets `among` [T, N] bool that may be held.
+    """Return the weights [T, N] float64 of the rule `anchor`. The mask `among` [T, N] has the assets that may be held.
 
-    'equal-weight': equal weights; all zero in a row where `among` is empty. 'dollar-volume': in proportion to the square
-    root of the mean dollar volume of the last `rows` rows. `dollars` [T, N] is close * volume, NaN where unknown; the mean is
-    over the known rows. An asset without dollar volume gets the smallest dollar volume of the row. If no asset of a row has
-    dollar volume, all get equal weights. Raises InputError if the rule needs `dollars` and it is None.
+    'equal-weight' gives equal weights, and zeros in a row where `among` is empty. 'dollar-volume' gives weights in
+    proportion to the square root of the mean dollar volume of the last `rows` rows. `dollars` [T, N] is close * volume,
+    NaN where unknown; the mean is over the known rows. An asset without dollar volume gets the smallest of the row. If
+    no asset has dollar volume, all get equal weights. Raises InputError if the rule needs `dollars` and it is None.
     """
     equal = among / among.sum(-1, keepdim=True).clamp(min=1).double()
     if anchor == EQUAL:
@@ -54,7 +54,7 @@ def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) 
 
 
 def require_anchor(name: object) -> None:
-    """Raise InputError unless `name` is in `ANCHORS` or is `extra:COLUMN`, one of the user's columns."""
+    """Raise InputError unless `name` is in `ANCHORS` or has the form `extra:COLUMN`."""
     if column_of(name) == "":
         raise InputError(f"anchor {PREFIX} needs the name of a column, such as {PREFIX}size", argument="anchor")
     if not column_of(name):
@@ -64,10 +64,10 @@ def require_anchor(name: object) -> None:
 def anchor_weights(
     execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at the close of t.
+    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at its close.
 
-    'extra:COLUMN' takes the weights from a column of `market`; `checked` checks those in `rows`. Raises InputError for an
-    unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
+    'extra:COLUMN' takes the weights from a column of `market`; `checked` checks those in `rows`. Raises InputError for
+    an unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
@@ -92,8 +92,8 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError if on a day among `rows` a weight is negative or not finite, the weights sum to more than 1 + `SUM`, or
-    every asset that may be held has weight zero. It names the first such day.
+    Raises InputError, which names the first such day, if in `rows` a weight is negative or not finite, weights sum to
+    more than 1 + `SUM`, or every asset that may be held has weight zero.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -106,16 +106,16 @@ def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice
     for fault, where in faults.items():
         if where[rows].any():
             day = dates[rows][int(where[rows].to(torch.uint8).argmax())]
-            text = f"the anchor {anchor} has {fault} on {day!s:.10}; pass weights of 0 or more, with a sum above 0 and up to 1"
+            text = f"the anchor {anchor} has {fault} on {day!s:.10}; pass finite weights >= 0, with a sum in (0, 1]"
             raise InputError(text, argument="anchor")
     return weights
 
 
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
-    """Return (market, anchor): the market with `weights` [T, N] as an extra column, and the anchor's name, 'extra:anchor'.
+    """Return the market with `weights` [T, N] as an extra column, and the name of the anchor, 'extra:anchor'.
 
-    Row t is known at the close of t. A frame must have the market's dates and tickers; its columns are reordered. Raises
-    InputError for another shape, values that are not numbers, and other dates or tickers.
+    Row t is known at the close of t. A frame must have the market's dates and tickers; its columns are reordered.
+    Raises InputError for another shape, values that are not numbers, and other dates or tickers.
     """
     if hasattr(weights, "columns"):
         weights = in_market_order(weights, market, "the anchor", "anchor")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 LOOSE = 1e-6
-"""Weights may sum to at most 1 plus this. The value is also the smallest cap on a weight."""
+"""Weights may sum to at most 1 plus this value, which is also the smallest cap on a weight."""
 
 
 def within_caps(
@@ -14,12 +14,12 @@ def within_caps(
 ) -> Tensor:
     """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
 
-    No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
-    w = min(c * target, max_weight), where c >= 1 preserves the sum. With fewer than sum / max_weight assets, the rest is cash.
+    No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights: w
+    = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer than sum / max_weight assets, cash remains.
 
-    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it; then
-    w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`, `max_weight`
-    takes precedence and nothing else is traded. Otherwise both caps hold to 1e-9.
+    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it;
+    then w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`,
+    `max_weight` takes precedence and nothing else is traded. Otherwise both caps hold to 1e-9.
 
     None means no cap. Gradients pass. Rows of NaN, which mean no trade, stay NaN.
     """
@@ -36,9 +36,9 @@ def within_caps(
 def _at_most(target: Tensor, cap: float) -> Tensor:
     """Return min(c * target, cap) [..., N], exactly. c is chosen so that the sum of the target is kept where possible.
 
-    If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest k for
-    which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k always
-    exists; for sums up to one, k is at most 1 / cap.
+    If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest
+    k for which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k
+    always exists; for sums up to one, k is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""`Execution`: fill prices, marks and masks of a market, and the step from close to close in backtests and environments."""
+"""`Execution`: fill prices, closes and masks of a market, and the trades of a step from close to close."""
 
 import math
 from dataclasses import dataclass
@@ -58,20 +58,20 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows between the mark V_k and the last row that decision k sees: 0 with open fills, 1 with close fills."""
+        """Rows from the last row that a decision sees to the start of its step: 0 (open fills) or 1 (close fills)."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
-        """Return the row at which the decision taken with the account at the close of `row` is filled."""
+        """Return the row of the fill in the step that begins at the close of `row`."""
         return row + 1 - self.lag
 
     @cached_property
     def impact(self) -> Tensor | None:
-        """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None if there are no volumes.
+        """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None without volumes.
 
         sigma is the root mean square of the returns in the month up to the row. V is the mean of close * volume in that
-        month over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length. An asset
-        without volume gets the largest value of the day's members; NaN if no member has volume.
+        month over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length. An
+        asset without volume gets the largest value of the day's members, or NaN if no member has volume.
         """
         if self.volume is None:
             return None
@@ -87,7 +87,7 @@ class Execution:
         return impact.where(known, worst.where(worst >= 0, math.nan))
 
     def impact_for(self, costs: Costs) -> Tensor | None:
-        """Return the table `impact` if the costs have market impact, else None. Raises InputError if the data have no volumes."""
+        """Return `impact` if the costs have market impact, else None. Raises InputError if the data have no volumes."""
         if costs.impact == 0:
             return None
         if self.impact is None:
@@ -108,7 +108,7 @@ class Execution:
     def trade(
         self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False, smooth: float = 0
     ) -> Fill:
-        """Return the fill of the decision taken at `row`. Only members on the decision day can be bought; all assets can be sold.
+        """Return the fill of the decision at `row`. Only members on the decision day are bought; any asset can be sold.
 
         With market impact, nothing is traded on days when no member's volume is known. `smooth` is passed to `settle`.
         """
@@ -129,7 +129,7 @@ class Execution:
         return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
-        """Return the account at the close of `row + 1`: positions in delisted assets become cash at their last price."""
+        """Return the account at the close of `row + 1`: delisted positions become cash at their last price."""
         return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 
@@ -149,7 +149,7 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
         before = np.vstack([np.ones_like(mark[:1]), mark[:-1]])
         tradable = market.has_bar & np.isfinite(market.open)
         price = np.where(tradable, market.open, before)
-    after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # a gap late in a day is not the end
+    after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # a gap late in a day is no delisting
     delisted = after & ~np.vstack([after[:1], after[:-1]])
     delisted[0] = False
     factor = None if market.factor is None else forward_fill(market.factor, before=1.0)

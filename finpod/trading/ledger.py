@@ -1,8 +1,8 @@
-"""Costs and settlement: how one fill changes cash and shares. The only code in finpod that moves money.
+"""Costs and settlement: how one fill changes cash and shares. No other code in finpod moves money.
 
-Tensors are float64. The leading dimensions `...` are free: [] for one account, [E] for E environments, [S] for S strategies.
-Shares and prices are in adjusted units; `factor`, adjusted / as traded, converts them where traded counts matter. Accounts
-are long only: a target below zero counts as zero.
+Tensors are float64. The leading dimensions `...` are free: [] for one account, [E] for E environments, [S] for S
+strategies. Shares and prices are in adjusted units; `factor`, adjusted / as traded, converts them where traded counts
+matter. Accounts are long only: a target below zero counts as zero.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DUST = 1e-12
-"""Weights up to this, and orders up to this share of the target position, count as zero: they are rounding errors."""
+"""Weights up to this, and orders up to this fraction of the target position, are rounding errors and count as zero."""
 
 NEWTON = 6
-"""Number of Newton steps for the root of a cubic. They start at most a third above the root; four give full precision."""
+"""Number of Newton steps for the root of a cubic. From at most a third above the root, four give full precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Costs:
             value = getattr(self, name)
             require_number(name, value, 0, 9_999)
             if not isinstance(value, int):
-                object.__setattr__(self, name, float(value))  # JSON does not know numpy's numbers
+                object.__setattr__(self, name, float(value))  # JSON cannot encode numpy scalars
         if self.rate >= 1:
             text = f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade"
             raise InputError(f"{text}; together they must stay below 10000")
@@ -51,9 +51,9 @@ class Costs:
         return (self.fee_bps + self.slippage_bps) / 10_000
 
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
-        """Return the cost as a fraction of the traded notional at `price` [..., N]; a float if nothing is charged per share.
+        """Return the cost as a fraction of the notional traded at `price` [..., N]; a float if `per_share` is zero.
 
-        rate + per_share * factor / price, at most 1: selling a share that is worth less than its commission takes no cash.
+        It is rate + per_share * factor / price, at most 1: selling a share below its commission takes no cash.
         """
         if self.per_share == 0:
             return self.rate
@@ -63,8 +63,8 @@ class Costs:
         """Return `rate` plus the market impact of trading `notional` [..., N] at once; at most 1.
 
         The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
-        daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is paid
-        once and does not change later prices (Toth et al. 2011; Almgren, Thum, Hauptmann and Li 2005 measure an exponent of 3/5).
+        daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is
+        paid once and does not change later prices (Toth et al. 2011; Almgren et al. 2005 measure an exponent of 3/5).
         """
         if self.impact == 0:
             return rate
@@ -95,8 +95,8 @@ def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
 def orders_for(weights: Tensor, equity: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
     """Return the orders [..., N] in shares that bring an account worth `equity` [...] to `weights` [..., N].
 
-    order = weight * equity / mark - shares; zero if it is below the rounding error of weight * equity / mark. A weight of
-    zero sells the whole position, to the last bit.
+    order = weight * equity / mark - shares; zero if it is below the rounding error of weight * equity / mark. A weight
+    of zero sells the whole position, to the last bit.
     """
     target = (weights.hardshrink(DUST) * equity.unsqueeze(-1)).clamp_(min=0).mul_(1 / mark)
     orders = target - shares
@@ -119,14 +119,14 @@ def settle(
 ) -> Fill:
     """Return the `Fill` of `orders` [..., N], in shares (negative for sells), at `price` [..., N].
 
-    Sells settle first and are limited to the position. Buys share the cash pro rata and pay their cost from it, so that
-    cash never falls below zero. Assets that are not `tradable` [..., N] are not filled; assets with `may_buy` [..., N] False
-    can only be sold. `price` must be finite and positive everywhere, also where nothing is tradable. With `whole_shares`,
-    traded counts are whole numbers of shares as traded, except when a whole position is sold. Costs with impact need the
-    table `impact` [..., N] of `Costs.at_size`.
+    Sells settle first and are limited to the position. If the cash does not cover all buys and their costs, all buys
+    are reduced by the same factor, so that cash never falls below zero. Assets that are not `tradable` [..., N] are not
+    filled; assets with `may_buy` [..., N] False can only be sold. `price` must be finite and positive everywhere, also
+    where nothing is tradable. With `whole_shares`, traded counts are whole numbers of shares as traded, except when a
+    whole position is sold. Costs with impact need the table `impact` [..., N] of `Costs.at_size`.
 
-    Gradients pass, except through whole shares. The cost of a trade of notional x has a kink at x = 0. `smooth` > 0, for
-    training alone, charges sqrt(x^2 + w^2) - w instead of |x|, where w is `smooth` times the equity.
+    Gradients pass, except through whole shares. The cost of a trade of notional x has a kink at x = 0. `smooth` > 0,
+    only for training, charges sqrt(x^2 + w^2) - w instead of |x|, where w is `smooth` times the equity.
     """
     rate = costs.rates(price, factor)
     width = (smooth * value(cash, shares, price)).clamp(min=1e-100).unsqueeze(-1) if smooth else None
@@ -170,7 +170,7 @@ def cash_out(
 
 
 def times(values: Tensor, factor: Tensor | float) -> Tensor:
-    """Return values * factor, in place unless `values` have a gradient. The caller must not use `values` afterwards."""
+    """Return values * factor, in place unless `values` have a gradient. The caller must not use `values` again."""
     return values * factor if values.requires_grad else values.mul_(factor)
 
 
@@ -189,11 +189,11 @@ def _sums(
 def _share_with_impact(
     cash: Tensor, notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None
 ) -> Tensor:
-    """Return the largest share s [...] of buys of `notional` [..., N] that the cash pays for, market impact included.
+    """Return the largest fraction s [...] of buys of `notional` [..., N] that the cash pays for, with market impact.
 
-    s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's method
-    for sqrt(s) converges from above. A last step s <- cash / (A + B sqrt(s)) ends just below the solution. Where a rate is
-    capped at 1, this s may be too large. Then s = cash / (A + B) is used, which is always affordable.
+    s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's
+    method for sqrt(s) converges from above. A last step s <- cash / (A + B sqrt(s)) ends just below the solution. If a
+    rate is capped at 1, this s may be too large. Then s = cash / (A + B) is used, which is always affordable.
     """
     plain = (notional * (1 + rate)).sum(-1).clamp(min=1e-300)
     added = (notional * (1 + costs.at_size(rate, notional, impact))).sum(-1).sub_(plain).clamp(min=1e-300)

@@ -13,22 +13,22 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Number of sessions times assets settled at once: few enough to stay in the cache, and for torch to use one thread."""
+"""Number of sessions times assets that are settled at once. It fits the cache, and torch uses one thread for it."""
 CLOSE = 1e-12
-"""Sweeps have converged if the last one changed no account by more than this share of its equity."""
+"""Sweeps have converged if the last one changed no account by more than this fraction of its equity."""
 SWEEPS = 24
 """Number of sweeps after which a block that has not converged is simulated session by session."""
 
 
 def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: Terms) -> Path:
-    """Return the path of one account on `weights` [n, N], like `simulate`, about ten times faster; equity agrees to 1e-9.
+    """Return the path of one account on `weights` [n, N]. It agrees with `simulate` to 1e-9, and is ten times faster.
 
-    Rows of NaN trade nothing. A sweep settles all sessions of a block in parallel, as if they were separate accounts. Each
-    session starts from the end of the session before it, as the previous sweep computed it. Sweeps are repeated until nothing
-    changes (Picard iteration parallel in time; waveform relaxation, Lelarasmee, Ruehli and Sangiovanni-Vincentelli 1982).
-    They converge fast because a rebalanced account depends on its past only through its size, and the ledger is independent
-    of scale. Whole shares, market impact and a cap on turnover depend on scale. With them, and in blocks that do not
-    converge, sessions are simulated one by one.
+    Rows of NaN trade nothing. A sweep settles all sessions of a block in parallel, as if they were separate accounts.
+    Each session starts from the end of the session before it, as the previous sweep computed it. Sweeps are repeated
+    until nothing changes (Picard iteration parallel in time; waveform relaxation, Lelarasmee, Ruehli and
+    Sangiovanni-Vincentelli 1982). They converge fast because a rebalanced account depends on its past only through its
+    size, and the ledger is independent of scale. Whole shares and market impact depend on scale, and a cap on turnover
+    depends on past weights. With these, and in blocks that do not converge, sessions are simulated one by one.
     """
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor:
@@ -51,7 +51,7 @@ def _settled(
 ) -> tuple[Path, Account] | None:
     """Return (path, last account) of `account` from the close of row `first` on, trading on weights [B, N].
 
-    None if the sweeps do not converge. `starts` and `ends` are accounts [B] at the closes before and after each session.
+    Return None if the sweeps do not converge. `starts` and `ends` are accounts [B] at the closes before and after.
     """
     execution, row = _side_by_side(execution, first, len(weights)), execution.lag
     before, after, gone = execution.mark[row], execution.mark[row + 1], execution.delisted[row + 1]
@@ -82,7 +82,7 @@ def _settled(
 
 
 def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
-    """Return an `Execution` of lag + 2 rows whose tables hold `count` sessions in parallel; row `first` becomes row `lag`."""
+    """Return an `Execution` of lag + 2 rows that hold `count` sessions in parallel; row `first` becomes row `lag`."""
 
     def sides(table: Tensor | None) -> Tensor | None:
         if table is None:
@@ -95,12 +95,12 @@ def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
 
 
 def _shifted(account: Account, ends: Account) -> Account:
-    """Return the accounts [B] at the start of the sessions: `account`, then the end of each session but the last."""
+    """Return the accounts [B] at the start of each session: `account`, then the ends of all sessions but the last."""
     return Account(*(torch.cat([start[None], end[:-1]]) for start, end in zip(account, ends, strict=True)))
 
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B] with each position that is not `touched` [B, N] or [B, 1] copied from the last session that touched it."""
+    """Return `ends` [B] with positions not `touched` [B, N] or [B, 1] taken from the session that last touched them."""
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))

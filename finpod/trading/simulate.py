@@ -17,7 +17,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""Function (step, row, account) -> target weights [..., N]: NaN for accounts that do not trade, None if no account trades."""
+"""Function (step, row, account) -> target weights [..., N]; NaN if an account does not trade, None if none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class Terms:
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
-    """Largest weight of an asset at a fill, as a share of the account. None: no cap. See `within_caps`."""
+    """Largest weight of an asset at a fill, as a fraction of the account. None: no cap. See `within_caps`."""
     max_turnover: float | None = None
-    """Largest turnover of one decision, both sides, as a share of the account at the fill. None: no cap."""
+    """Largest turnover of one decision, both sides, as a fraction of equity at the fill. None: no cap."""
 
     def __post_init__(self) -> None:
         if self.max_weight is not None:
@@ -104,7 +104,7 @@ class Session(NamedTuple):
     """One session of accounts [...], from one close to the next."""
 
     target: Tensor | None
-    """[..., N] decided weights, within the caps. None if there was no decision; orders, fill and turnover are then zero."""
+    """[..., N] decided weights, within the caps. None: there was no decision, so orders, fill and turnover are zero."""
     orders: Tensor
     """[..., N] orders in shares."""
     fill: Fill
@@ -139,7 +139,7 @@ def simulate(
     """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
 
     `decide(step, row, account)` returns the weights of the decision whose last visible row is `row`; `step` counts the
-    rows from the first decision. A decision without a visible row is skipped. The order of events is in finpod/README.md.
+    rows from the first decision. A decision without a visible row is skipped. finpod/README.md has the order of events.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -147,7 +147,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Return (path, accounts): the path of `simulate`, but starting from `account`, and the accounts at the last close."""
+    """Return (path, accounts): the path of `simulate` starting from `account`, and the accounts at the last close."""
     zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
@@ -167,7 +167,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Return equity, turnover and total costs of `simulate`. Equity and turnover agree with `simulate` to the last bit."""
+    """Return equity, turnover and costs of `simulate`. Equity and turnover agree with `simulate` to the last bit."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -183,10 +183,10 @@ def simulate_totals(
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return (weights [T, N] of an anchor, mask [T] of the rows that rebalance it), for accounts from row `first` to `last`.
+    """Return the weights [T, N] of an anchor and a mask [T] of the rows that rebalance it, from row `first` to `last`.
 
-    These rows are the first that the account can see and the first of each session. With `every` above 1, they are every
-    `every`-th row from the first visible one, as for a Strategy with this `every`. Raises InputError as `anchor_weights`.
+    The rows are the first one that the account can see, and the first row of each session. With `every` above 1, they
+    are every `every`-th row from the first visible one, as for a Strategy. Raises InputError as `anchor_weights` does.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
