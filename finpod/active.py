@@ -1,4 +1,4 @@
-"""Return, risk and weights of an agent relative to its baseline: the metrics by which stock agents are selected."""
+"""Metrics of a stock agent relative to its baseline, an account that holds the anchor: return, risk and weights."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 BOUND = "ratio_less_error"
 """Metric by which stock agents are ranked."""
 SMALL = 0.01
-"""Yearly tracking error below which an agent counts as equal to its baseline."""
+"""Yearly tracking error below which an agent counts as almost equal to its baseline."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
-"""Names of the other metrics shown for each agent."""
+"""Names of the metrics that the training report shows for each agent. `BOUND` is not among them."""
 
 
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return metric -> value of the account `path` relative to `baseline`. Both begin at row `first`. NaN if undefined.
+    """Return the metrics of the account `path` relative to `baseline`. Both begin at row `first`. NaN if undefined.
 
-    'excess'             CAGR minus the baseline's
-    'information_ratio'  mean / standard deviation of the active returns (the account's minus the baseline's), annualised;
-                         0 if the active returns are constant
-    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which lowers ratios that are
-                         high by chance in a short window
+    'excess'             CAGR of the account minus CAGR of the baseline
+    'information_ratio'  mean / standard deviation of the active returns (account minus baseline), annualised; 0 if the
+                         active returns are constant
+    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which is large for
+                         short windows
     'tracking_error'     standard deviation of the active returns, annualised
-    'effective_names'    effective number of assets: 1 / sum of squared shares of the invested part (Herfindahl 1950), mean
-                         over the closes
-    'rank_correlation'   Spearman's correlation of active weights with returns from one fill to the next, mean over decisions
+    'effective_names'    1 / sum of w^2 (Herfindahl 1950), w being the weights scaled to a sum of 1; mean of the closes
+    'rank_correlation'   Spearman's correlation of active weights with the returns to the next fill, mean over decisions
     'turnover'           (buys + sells) / equity, per year
     """
     curves = path.equity.numpy(), baseline.equity.numpy()
@@ -56,7 +55,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (ratio, standard error) of active returns [n]: the yearly information ratio, 0 for constant returns."""
+    """Return the yearly information ratio of active returns [n], 0 if they are constant, and its standard error."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -70,7 +69,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return 'rank_correlation'. Assets that neither portfolio holds, or that lack a price at a fill, are left out."""
+    """Return 'rank_correlation' over the assets with a target weight in either portfolio and a price at both fills."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -86,9 +85,9 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return (correlations [R], counts [R]) of the rows of `one` and `other` [R, N].
+    """Return (correlations [R], counts [R]): Spearman's correlation of each row of `one` with the same row of `other`.
 
-    Spearman's correlation is over the pairs without NaN, which are counted. NaN for fewer than two pairs or a constant row.
+    Both have shape [R, N]. Only pairs of finite values are used and counted. NaN for one pair, none, or a constant row.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
@@ -100,6 +99,6 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the agents without a validation tracking error of at least `SMALL`. `figures` has a row per agent and window."""
+    """Return the agents whose validation tracking error is below `SMALL`, from rows with one agent and window each."""
     lines = (line for line in figures if line["window"] == "validation")
     return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

@@ -48,7 +48,7 @@ def ratio(value: float | None, digits: int = 2) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return an amount of money without decimals, or with two decimals below 100."""
+    """Return an amount of money without decimals. A nonzero amount between -100 and 100 has two decimals."""
     small = value is not None and abs(value) < 99.995
     return _number(value, 2 if small and value else 0, 1, "")
 
@@ -81,9 +81,9 @@ def plural(number: int, noun: str) -> str:
 
 
 def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int = 20) -> list[str]:
-    """Return the lines of a table: labels on the left, cells aligned right under headings wrapped to `width` characters.
+    """Return the lines of a table: labels on the left, cells aligned right under headings wrapped to `width`.
 
-    Rows may have fewer cells than there are headings.
+    Rows may have fewer cells than there are headings. Missing cells are empty.
     """
     heads = [textwrap.wrap(plain(name), width) or [""] for name in head]
     upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # align the bottom of the headings
@@ -93,14 +93,14 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
 
 
 def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Return rows of cells as lines of text. Each column is as wide as its widest cell; `right` selects right alignment."""
+    """Return rows of cells as lines of text, in columns as wide as their widest cell; `right`: True to align right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
     return ["  ".join(cells).rstrip() for cells in aligned]
 
 
 def plain(text: str) -> str:
-    """Return the text without line breaks and control characters."""
+    """Return the text with a space in place of each line break and control character."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

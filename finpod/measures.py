@@ -1,4 +1,4 @@
-"""Return and risk of equity curves: one definition each, on curves [T] and on batches of curves [T, E].
+"""Metrics of return and risk of equity curves [T] and of batches of curves [T, E].
 
     V         equity V_0..V_n; V_0 is the cash before the first order, so n returns have n + 1 points
     r         r_t = V_t / V_{t-1} - 1, simple returns
@@ -10,10 +10,10 @@
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-All are fractions, not percent. A ratio is NaN if its divisor is below 1e-12 per period, which is a rounding error. From the
-first value at or below zero on, equity is zero; so are all later returns. NaN at the start of a curve is dropped, because
-the curve had not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays, lists, pandas Series
-or torch tensors; for inputs [T, E] results are arrays [E].
+All metrics are fractions, not percentages. A divisor below 1e-12 per period is a rounding error, so its ratio is NaN.
+From its first value at or below zero on, a curve counts as zero, and all later returns are zero. Leading NaN are
+skipped, because the curve has not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy
+arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are arrays [E].
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ DUST = 1e-12
 
 @dataclass(frozen=True)
 class Metrics:
-    """Return and risk of a curve, see the formulas of `finpod.measures`; floats for a curve [T], arrays [E] for a batch [T, E]."""
+    """Return and risk of a curve, as `finpod.measures` defines them; floats for a curve [T], arrays [E] for a batch."""
 
     total_return: float
     cagr: float
@@ -46,9 +46,9 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Relative:
-    """Metrics of a curve with returns r relative to a benchmark with returns b, over the dates on which both have a value."""
+    """Metrics of a curve (returns r) relative to a benchmark (returns b), over the dates on which both have a value."""
 
-    excess: float  # total return minus the benchmark's
+    excess: float  # total return of the curve minus that of the benchmark
     beta: float  # cov(r, b) / var(b)
     alpha: float  # (mean(r) - beta mean(b)) P, without a risk-free rate
     information_ratio: float  # mean(r - b) / std(r - b, ddof=1) sqrt(P)
@@ -69,12 +69,12 @@ class Drawdown:
 def metrics(
     equity: Any = None, *, returns: Any = None, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Metrics:
-    """Return the metrics of an equity curve [n + 1] or [n + 1, E], the initial cash first, or of `returns` [n] or [n, E].
+    """Return the metrics of an equity curve [n + 1] or [n + 1, E], initial cash first, or of `returns` [n] or [n, E].
 
-    `risk_free` is a yearly rate. By default `periods_per_year` is measured from the dates of a Series or frame; without dates
-    it is 252. Issues a PeriodsWarning if dates contradict the number or are too few. Raises InputError unless exactly one of
-    `equity` and `returns` is given; for an empty input, gaps and infinities; for a curve that does not start above zero; and
-    for dates that do not increase.
+    `risk_free` is a yearly rate. By default, `periods_per_year` is measured from the dates of a Series or frame;
+    without dates it is 252. Issues a PeriodsWarning if the dates contradict the number, or are too few for a
+    measurement. Raises InputError unless exactly one of `equity` and `returns` is given; for an empty input, gaps and
+    infinities; for a curve that does not start above zero; and for dates that do not increase.
     """
     if (equity is None) == (returns is None):
         raise InputError("metrics() takes either an equity curve or returns=...; pass exactly one of them")
@@ -103,9 +103,9 @@ def metrics(
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
-    Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their session
-    dates in any time zone, or on their times if they are intraday; other inputs must have equal lengths. Undefined metrics
-    are NaN. Raises InputError for lengths that differ, a curve that starts at zero, and dates that do not increase.
+    Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their
+    session dates in any time zone, or on their times if intraday; other inputs must have equal lengths. Undefined
+    metrics are NaN. Raises InputError for other lengths, a curve that does not start above zero, and unordered dates.
     """
     curve, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))
@@ -133,16 +133,16 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 
 
 def simple_returns(equity: Any) -> Any:
-    """Return the returns [n] or [n, E] from each value of a curve [n + 1] or [n + 1, E] to the next; zero after a value <= 0.
+    """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    A return next to a missing value is NaN. For a pandas Series the result is a Series on the later date of each return.
+    A return next to a missing value is NaN. A pandas Series gives a Series with the later of each return's two dates.
     """
     steps = _steps(_ruined(_array(equity)))
     return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
 
 
 def drawdowns(equity: Any) -> Array:
-    """Return the drawdowns, value / highest value so far - 1, of a curve [T] or [T, E]; NaN where the curve has no value."""
+    """Return the drawdowns (value / highest value so far - 1) of a curve [T] or [T, E]; NaN where it has no value."""
     curve = _ruined(_array(equity))
     peak = np.fmax.accumulate(curve, axis=0)
     return np.where(peak > 0, curve / np.where(peak > 0, peak, 1.0) - 1, np.nan)
@@ -153,7 +153,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     curve, days = _array(equity), session_dates(dates)
     if curve.ndim != 1 or curve.shape != days.shape:
         raise InputError(
-            f"the curve has shape {curve.shape}, but the dates {days.shape}; pass one-dimensional series of equal length"
+            f"the curve has shape {curve.shape}, the dates {days.shape}; pass one-dimensional series of equal length"
         )
     known = np.isfinite(curve)
     curve, days = curve[known], days[known]
@@ -180,7 +180,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each return; NaN for the first window - 1."""
+    """Return the yearly volatility [n] or [n, E] of `window` returns up to each; NaN for the first window - 1."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
@@ -188,8 +188,7 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A period's return is compounded from the last value before the period, so the returns of all periods compound to the total
-    return. Missing values are skipped.
+    A period's return starts from the last value before the period. Missing values are skipped.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known = np.isfinite(curve)
@@ -215,7 +214,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Return the curve, checked. From its first value at or below zero on, it is zero. Leading NaN are kept."""
+    """Return the curve after checks. From its first value at or below zero on, it is zero. Leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -224,7 +223,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1 and stays 1 over leading NaN. Both are zero once the curve is zero."""
+    """Return (curve, returns). The curve starts at 1 and stays 1 over leading NaN. Once it is zero, both stay zero."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -238,11 +237,11 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
     known = ~np.isnan(values)
     fewest = known.sum(axis=0).min() if known.size else 0
     if fewest < least:
-        raise InputError(f"{what} is too short: {fewest} values leave no return to measure; widen the range of dates")
+        raise InputError(f"{what} is too short: {fewest} values leave no return to measure; pass more values")
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
-        raise InputError(f"{what} has {values[place]} at position {place[0]}; drop or fill missing values first")
+        raise InputError(f"{what} has {values[place]} at position {place[0]}; drop or replace NaN and infinities")
 
 
 def _first(values: Array) -> Array:
@@ -302,7 +301,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, but the curve {curve.shape}; pass a benchmark of the same length",
+            f"the benchmark has shape {other.shape}, but the curve {curve.shape}; pass a series of the same length",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates

@@ -1,11 +1,11 @@
-"""Bars a year: measured from dates, compared with the user's number, and printed with annualised metrics.
+"""Number of bars a year: its measurement from dates, its comparison with the user's number, and its text in reports.
 
-    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by a usual number
-                      within 6 % of it, else rounded
+    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by the nearest
+                      usual number if that is within 6 %, else rounded
     bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars a year       sessions a year times bars a session
 
-If there are few dates and they are not evenly spaced, 252 sessions a year are assumed; see data/README.md.
+With few dates, the number follows from regular gaps (weekly to yearly), or else is 252; see data/README.md.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ DEFAULT = 252
 TOLERANCE = 0.06
 """Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
-"""Fewest session dates, and days from first to last, for a measurement."""
+"""A measurement needs at least so many session dates, and so many days from the first to the last."""
 YEAR, SLACK = 366, 4
 """Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""Regular bars as (shortest gap, longest gap, bars a year), gaps in days. Last sessions of months are up to 33 days apart."""
+"""Regular bars: (shortest gap, longest gap, bars a year), in days. Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
-"""Smallest integer label that may be a date, as YYYYMMDD or in seconds. Such labels are refused as ambiguous."""
+"""Integer labels from this one on may be dates (YYYYMMDD or seconds) and are refused as ambiguous."""
 LONG_GAP = 10
-"""A gap of more than this multiple of the median gap counts as missing data."""
+"""A gap longer than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1
 """The user's number and the measured number contradict each other if they differ by more than this factor."""
 
@@ -64,7 +64,7 @@ class Periods(NamedTuple):
 
 
 def measure(dates: Array) -> Periods:
-    """Return bars and sessions a year, measured from datetime64 `dates` [T] in any order. Dates of one day form one session."""
+    """Return bars and sessions a year, measured from datetime64 `dates` [T] in any order. A session is one day."""
     sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
     bars = float(np.median(counts)) if len(counts) else 1.0
     gaps = np.diff(sessions).astype(np.int64)
@@ -91,15 +91,15 @@ def measure(dates: Array) -> Periods:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """Return a text on how `dates` [T] contradict `periods_per_year`; empty if they agree or there are too few dates."""
+    """Return text on how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to tell."""
     measured = measure(dates)
     numbers = (measured.per_year, measured.rate * measured.bars_per_session)
     agrees = any(max(periods_per_year / each, each / periods_per_year) <= CONTRADICTION for each in numbers)
     if agrees or not measured.is_measured:
         return ""
     return (
-        f"periods_per_year is {periods_per_year:g}, but the dates have about {numbers[0]:,.0f} bars a year; yearly figures use "
-        f"{periods_per_year:g}; leave periods_per_year out to use the measured number"
+        f"periods_per_year is {periods_per_year:g}, but the dates have about {numbers[0]:,.0f} bars a year; "
+        f"yearly figures use {periods_per_year:g}; omit periods_per_year to use the measured number"
     )
 
 
@@ -110,15 +110,15 @@ def is_weekly_or_longer(dates: Array) -> bool:
 
 
 def check_periods(value: Any) -> float:
-    """Return the number of periods a year, as an int if it is whole. Raises InputError unless it is positive and finite."""
+    """Return the periods a year, as an int if whole. Raises InputError for a value that is not positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        text = f"periods_per_year is {value!r}; it must be a positive number, such as 252"
+        text = f"periods_per_year is {value!r}; it must be a finite number above 0, such as 252"
         raise InputError(text, argument="periods_per_year")
     return plain(float(value))
 
 
 def plain(value: float) -> float:
-    """Return a whole number as an int, so that JSON and text show no decimals. Other numbers are returned unchanged."""
+    """Return a whole number as an int, so that JSON and text show no decimals. Return other numbers unchanged."""
     return int(value) if float(value).is_integer() else float(value)
 
 
@@ -128,7 +128,7 @@ def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
-    """Return text: '252 sessions a year', '52 bars a year' (fewer bars than sessions) or '98,280 bars a year (252 sessions)'."""
+    """Return text: '252 sessions a year', '52 bars a year' (longer bars) or '98,280 bars a year (252 sessions)'."""
     number = f"{periods_per_year:,.10g}"
     if periods_per_year > sessions_per_year:
         return f"{number} bars a year ({sessions_per_year:,.6g} sessions)"
@@ -164,10 +164,10 @@ def session_dates(dates: Any) -> Array:
 
 
 def dates_of(values: Any, what: str) -> Array | None:
-    """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time; None if it has no dates.
+    """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time; None for other labels.
 
-    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError for a date that is missing, repeated
-    or out of order. Other labels of pandas objects must increase as well.
+    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError for a date that is missing,
+    repeated or out of order. Other labels of pandas objects must increase as well.
     """
     index: Any = getattr(values, "index", None)
     if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method
@@ -200,5 +200,5 @@ def _stamps(index: Any) -> Any:
     elif kind != "integer" or not len(index) or index.max() < _FIRST_DATE:
         return None
     raise InputError(
-        f"the index holds {index[0]!r}, which is not a date as YYYY-MM-DD; convert the index with pandas.to_datetime"
+        f"the index holds {index[0]!r}, not only dates as YYYY-MM-DD; convert the index with pandas.to_datetime"
     )

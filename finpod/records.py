@@ -1,4 +1,4 @@
-"""Warnings, events, findings and outcomes of audits as values. `backtesting.sentences` turns them into text."""
+"""Warnings and events of backtests, and findings and outcomes of audits. `backtesting.sentences` has their texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 GRAVE = frozenset({"in_sample", "look_ahead", "ruined"})
-"""Codes of warnings after which the figures say nothing about future returns."""
+"""Codes of the warnings with which the figures say nothing about future returns."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class ResultWarning:
     """A reason to doubt a result."""
 
     code: str
-    """Code of the warning, a key of `backtesting.sentences.WARNINGS`. "note" is a remark from the manifest of the data."""
+    """Key of `backtesting.sentences.WARNINGS`. The code "note" is a remark from the manifest of the data."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Values that the sentence of the warning contains, as JSON types."""
 
@@ -30,8 +30,8 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped" (no row to decide on before the start), "delisted", or the reason why an order was not filled:
-    "not_member", "no_price", "no_cash" or "no_whole_share".
+    `code` is "skipped" (the data have no row before the start to decide on), "delisted", or the reason why an order was
+    not filled: "not_member", "no_price", "no_cash" or "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD
@@ -39,7 +39,7 @@ class Event:
     ticker: str = ""  # ticker of the asset, if the event concerns one
     shares: float | None = None  # number of shares that a delisting turned into cash
     price: float | None = None  # price at which a delisting turned the shares into cash
-    count: int = 1  # number of such orders in the run; the event describes the first
+    count: int = 1  # number of unfilled orders with this code; the event describes the first
 
 
 class Severity(StrEnum):
@@ -55,9 +55,10 @@ class Severity(StrEnum):
 class Finding:
     """One finding of the look-ahead audit.
 
-    `kind` is "cut" or "noise" (a result changed when later rows were left out or replaced), "held" (the strategy contains
-    later rows), "model" (fitted on unknown days), "file", "network", "process" or "clock" (read during a decision), "fill"
-    (a price seen before), "backfilled" (prices before the first real bar) or "extra" (a column predicts the next return).
+    `kind` is "cut" or "noise" (a result changed after later rows were removed or replaced by noise), "held" (the
+    strategy contains later rows), "model" (it contains a model and does not state trained_until), "file", "network",
+    "process" or "clock" (a decision reads from it), "fill" (the decision knew the price of its fill), "backfilled"
+    (prices do not move before the first real bar) or "extra" (a column predicts the next return).
     """
 
     kind: str
@@ -65,7 +66,7 @@ class Finding:
     where: str  # audited part: "decisions", "features", "fills", "data", or the name of a feature
     day: str = ""  # first session with the finding, YYYY-MM-DD
     subject: str = ""  # a ticker, a column, an attribute of the strategy, or function, file and line
-    size: float | None = None  # size of a change (infinite if a value appeared or vanished), or price of a fill
+    size: float | None = None  # size of a change (infinite if a value appeared or vanished), or a price
     note: str = ""  # description of the later rows, or of what was read
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further values, as JSON types. They depend on `kind`: "cut", for example, has "days" and "checked"."""
@@ -76,13 +77,13 @@ class Audit:
     """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if there are no findings on the days checked, False if there are findings, None if the audit has no outcome."""
+    """True if the days checked have no findings, False if there are findings, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
     days: tuple[str, ...] = ()  # sessions checked, YYYY-MM-DD
     subject: str = ""  # name of the strategy or other object audited
     unchecked: tuple[str, ...] = ()  # codes of what was not checked, keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
-    """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed". Empty if there is an outcome."""
+    """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed"; else empty."""
     note: str = ""  # day or error that the reason refers to
     decisions: int | None = None  # number of decisions of the run
     compared: int | None = None  # number of decisions that were compared, up to the last day checked
@@ -99,7 +100,7 @@ class Audit:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Audit:
-        """Return the audit from the result of `to_record`. Raises KeyError, TypeError or ValueError for other values."""
+        """Return the audit from the result of `to_record`. Raises KeyError, TypeError or ValueError for bad values."""
         findings = [Finding(**{**finding, "severity": Severity(finding["severity"])}) for finding in record["findings"]]
         texts = {name: tuple(map(str, record[name])) for name in ("days", "unchecked")}
         return cls(**{**record, **texts, "findings": tuple(findings)})

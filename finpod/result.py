@@ -29,8 +29,8 @@ UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 
 class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
-    `strategy` and `benchmark` are names. n is the number of returns. A curve has n + 1 points. Its first point is the initial
-    cash, at the close of the first session.
+    `strategy` and `benchmark` are names. n is the number of returns, so a curve has n + 1 points. The first point is
+    the initial cash, at the close of the first session.
     """
 
     strategy: str
@@ -42,13 +42,13 @@ class BacktestResult:
     equal_weight_equity: pd.Series
     """[n + 1] value of the point-in-time equal-weight portfolio, on the same dates and at the same costs."""
     anchor_equity: pd.Series
-    """[n + 1] value of the anchor, the portfolio that the strategy has to beat, on the same dates and at the same costs."""
+    """[n + 1] value of the anchor, the portfolio that the strategy has to beat; same dates and costs."""
     weights: pd.DataFrame
-    """[n + 1, N] share of the account in each asset at each close; the rest is cash."""
+    """[n + 1, N] weight of each asset at each close, as a fraction of the account; the rest is cash."""
     trades: pd.DataFrame
-    """One row for each fill: date, ticker, shares (negative for sells), price, notional, cost, kind ('fill' or 'delisted').
+    """One row for each fill: date, ticker, shares (sells negative), price, notional, cost, kind ('fill' or 'delisted').
 
-    Shares and prices are adjusted, so positions are the running sum of the shares."""
+    Shares and prices are adjusted, so a position is the running sum of its shares."""
     turnover: pd.Series
     """[n] notional bought and sold on each day / equity at the fill."""
     costs: Costs
@@ -67,17 +67,17 @@ class BacktestResult:
     sessions_per_year: float = 252
     """Sessions a year, for scaling figures of whole sessions; equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
-    """Last day the strategy was trained or selected on."""
+    """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1
     """Number of candidates tried before the strategy was selected, such as agents after each round of training."""
     opened: int = 1
-    """Number of results of this window that were looked at, including this one."""
+    """Number of results of this window that the user has seen, including this one."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """'train' and 'validation' -> first and last day of the window."""
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
-    """True if the window overlaps the days the strategy was trained or selected on."""
+    """True if the window overlaps the days on which the strategy was trained or selected."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the variants: strategies from the same training with other seeds."""
     variant_kind: str = ""
@@ -89,22 +89,23 @@ class BacktestResult:
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if there are none."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Figures of the same decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
+    """Figures of the decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the same decisions with other account sizes and market impact: cash -> strategy -> the figures of
-    `cost_sweep` and 'costs', the yearly costs as a fraction of the account."""
+    """Figures of the decisions with market impact: initial cash -> strategy -> the figures of `cost_sweep`, and
+    'costs', the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of Sharpe
-    ratios on validation; 'ranked_sd', the same of excess returns; 'overfitting', the probability of overfitting."""
+    """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of
+    their Sharpe ratios on validation; 'ranked_sd', that of the ratios by which they were ranked (of returns in excess
+    of the baseline); 'overfitting', the probability of overfitting."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
     """Delistings and orders that could not be filled, in order of date."""
     data_hash: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Content hash of the market data, and their provenance."""
+    """Provenance of the market data. `data_hash` is the hash of their content."""
 
     @cached_property
     def returns(self) -> pd.Series:
@@ -158,7 +159,7 @@ class BacktestResult:
     def candidates(self) -> int:
         """Number of results of this window from which this result may have been selected.
 
-        It is `opened`, times `trials` if trials were compared on this window (in-sample, or a strategy without training).
+        The number is `opened`, times `trials` if trials were compared on this window: in sample, or without training.
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -178,9 +179,9 @@ class BacktestResult:
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Return an intraday result reduced to its first point and the last of each session. Other results are unchanged.
+        """Return an intraday result with only the first point and the last of each session; other results unchanged.
 
-        If the first session has further bars, the first point is dated one weekday earlier, so n sessions have n returns.
+        If the first session has more bars, the first point is dated one weekday earlier, so n sessions have n returns.
         """
         if not self.is_intraday:
             return self
@@ -192,7 +193,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """Return a curve or frame of this result with the rows that `by_session` keeps; unchanged if it is empty or daily."""
+        """Return the rows of a curve or frame that `by_session` keeps. Empty and daily ones are returned unchanged."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
@@ -205,7 +206,7 @@ class BacktestResult:
 
     @property
     def cash_weight(self) -> pd.Series:
-        """[n + 1] share of the account in cash at each close."""
+        """[n + 1] cash at each close, as a fraction of the account."""
         return (1 - self.weights.sum(axis=1)).clip(lower=0).where(self.equity > 0, 0.0)
 
     @property
@@ -268,10 +269,9 @@ class BacktestResult:
         return to_json(self)
 
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
-        """Write the result to a folder and return its path. `run` has clock times and the command.
+        """Write the result to a folder and return its path. `run` holds the clock times and the command of the run.
 
-        See `finpod.backtesting.result_io.save`. Raises InputError if the folder exists (unless `overwrite`) or cannot be
-        written.
+        See `backtesting.result_io.save`. Raises InputError if the folder is read-only, or exists without `overwrite`.
         """
         from finpod.backtesting.result_io import save
 
@@ -280,8 +280,8 @@ class BacktestResult:
     def report(self, path: str | Path, *, overwrite: bool = True) -> Path:
         """Write the self-contained HTML report and return its path.
 
-        Equal results give equal bytes. If a chart or section raises an error, a line in its place says so, and a ReportWarning
-        is issued. Raises InputError if the file cannot be written, or if it exists and `overwrite` is False.
+        Equal results give equal bytes. If a chart or section fails, a line in its place says so, and a ReportWarning is
+        issued. Raises InputError if the file cannot be written, or if it exists and `overwrite` is False.
         """
         from finpod.report.pages import write_page
         from finpod.report.sections import render

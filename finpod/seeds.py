@@ -1,4 +1,4 @@
-"""Seeds: their validation, and torch generators that use all bits of a seed."""
+"""Validation of seeds, and their conversion to seeds of torch generators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def require_seed(seed: Any) -> int:
 
 
 def torch_seed(seed: int) -> int:
-    """Return 32 bits for `torch.Generator.manual_seed`, which ignores higher bits on the CPU.
+    """Return a seed of 32 bits for `torch.Generator.manual_seed`, which ignores higher bits on the CPU.
 
     Seeds below 2**32 are returned unchanged. Larger seeds are hashed, so that 7 and 7 + 2**32 give different streams.
     """

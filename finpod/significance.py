@@ -1,8 +1,7 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
-The intervals come from a stationary block bootstrap (Politis and Romano 1994): days are drawn with replacement in blocks of
-random length, which preserves the dependence between neighbouring days. A difference between two series uses the same days
-of both.
+The intervals come from a stationary block bootstrap (Politis and Romano 1994). It draws days with replacement in blocks
+of random length, which keeps the dependence of neighbouring days. A difference uses the same days of both series.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ METRICS = ("sharpe", "cagr", "max_drawdown")
 STRATEGY = "strategy"
 """Key of the intervals of the strategy itself."""
 _CHUNK = 2**18
-"""Number of resampled days per series that are in memory at a time, chosen to fit the processor's cache."""
+"""Number of resampled days of a series that are in memory at a time. They fit the processor's cache."""
 EULER = 0.5772156649015329
 MOST_SPLITS = 20
 """Largest number of blocks of `overfitting`: 20 blocks have 184,756 combinations."""
@@ -50,11 +49,12 @@ def intervals(
 ) -> dict[str, dict[str, Interval]]:
     """Return a dict of percentile intervals: name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval.
 
-    The name 'strategy' has the metrics of `returns` [n]. A name in `others` has these metrics minus those of its series [n].
-    All series cover the same days; `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns,
-    or of the returns minus the other series. An interval thus does not depend on the remaining series. A metric that is
-    undefined in a resample is skipped; an interval without any value is NaN. The peaks of resamples differ, so the drawdown
-    of a series may lie outside its interval.
+    The intervals under 'strategy' are those of the metrics of `returns` [n]. The intervals under a name in `others` are
+    for the metrics of `returns` minus those of the series [n] with this name. All series cover the same days;
+    `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns, or of the returns minus
+    the other series, so an interval does not depend on the remaining series. Resamples with an undefined metric are
+    skipped; without any other, the bounds are NaN. Peaks of resamples differ, so a drawdown may be outside its
+    interval.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
     """
@@ -84,10 +84,10 @@ def intervals(
 def block_length(values: Array) -> float:
     """Return the mean block length for a series [n], from its autocorrelations; at least n^(1/3).
 
-    (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the autocovariances and
-    h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a row lie within
-    2 sqrt(log10(n) / n). At most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by Patton, Politis and White
-    2009). The lower bound accounts for dependence that autocorrelations do not show, such as volatility clustering.
+    The length is (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the
+    autocovariances and h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a
+    row lie within 2 sqrt(log10(n) / n). It is at most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by Patton,
+    Politis and White 2009). The lower bound is for dependence that autocorrelations miss, as in volatility.
     """
     days = len(values)
     floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
@@ -109,19 +109,19 @@ def block_length(values: Array) -> float:
 
 
 def _checked(series: Array, days: int) -> Array:
-    """Return the series as float64 [n]. Raises InputError for another length and for NaN."""
+    """Return the series as float64 [n]. Raises InputError for another length, NaN and infinities."""
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, and at least two days"
+            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, at least two"
         )
     if not np.isfinite(steps).all():
-        raise InputError("a series contains NaN; drop the days on which a series has no value")
+        raise InputError("a series contains NaN or infinity; drop the days without a finite value")
     return steps
 
 
 def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
-    """Yield row numbers [resamples, days] in chunks. A day starts a new block with probability 1 / block. The seed is fixed."""
+    """Yield row numbers [resamples, days] in chunks. A day starts a block with probability 1 / block. Fixed seed."""
     random = np.random.default_rng(0)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
@@ -135,7 +135,7 @@ def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
-    """Return Sharpe ratio, CAGR and maximum drawdown [3, ...], as in `measures`, of `steps` [..., n]. Overwrites `steps`."""
+    """Return Sharpe ratio, CAGR, maximum drawdown [3, ...] (see `measures`) of `steps` [..., n]. Overwrites `steps`."""
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
     ruined = wealth[..., -1] == 0
@@ -155,7 +155,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval. `values` [1 + resamples] has the estimate first, then its value in each resample."""
+    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -166,8 +166,8 @@ def _interval(values: Array, level: float) -> Interval:
 def expected_best(trials: int, sd: float) -> float:
     """Return the expected largest of `trials` random scores (without skill) with mean 0 and standard deviation `sd`.
 
-    sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z (Bailey and
-    Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative deviation.
+    sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z (Bailey
+    and Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative deviation.
     """
     if trials < 1 or not sd >= 0:
         raise InputError(f"trials is {trials} and sd is {sd}; trials must be at least 1 and sd at least 0")
@@ -180,8 +180,8 @@ def expected_best(trials: int, sd: float) -> float:
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:
     """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
-    Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with s the Sharpe ratio and s* the benchmark per period,
-    g3 the skewness and g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for fewer than three returns or constant ones.
+    Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with s the Sharpe ratio and s* the benchmark per
+    period, g3 the skewness, g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for constant returns or fewer than 3.
     """
     sharpe, spread = _sharpe_and_spread(returns)
     above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread
@@ -191,10 +191,10 @@ def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_
 def minimum_length(
     returns: Array, benchmark: float = 0.0, *, level: float = 0.95, periods_per_year: float = 252
 ) -> float:
-    """Return the minimum track record length: how many returns like `returns` [n] raise `probabilistic_sharpe` to `level`.
+    """Return the minimum track record length: the number of returns that raises `probabilistic_sharpe` to `level`.
 
-    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). Infinite if the Sharpe ratio
-    is not above `benchmark`; NaN for constant returns and for fewer than three.
+    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 for returns like `returns` [n] (Bailey and Lopez de Prado
+    2012). Infinite if the Sharpe ratio is not above `benchmark`; NaN for constant returns and for fewer than three.
     """
     if not 0.5 <= level < 1:
         raise InputError(f"level is {level}; it must be at least 0.5 and below 1, such as 0.95", argument="level")
@@ -206,10 +206,10 @@ def minimum_length(
 
 
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
-    """Return the standard error of the yearly Sharpe ratio of `returns` [n]: sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)).
+    """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
-    P is the periods a year; s, g3 and g4 are defined in `probabilistic_sharpe` (Lo 2002, Mertens 2002). For two returns, or
-    constant ones, it is the standard error of a ratio of zero, sqrt(P / (n - 1)); for fewer than two it is NaN.
+    sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods a year, and s, g3 and g4 as in `probabilistic_sharpe`
+    (Lo 2002, Mertens 2002). Two returns, or constant ones, have the error of a ratio of zero; fewer have NaN.
     """
     if len(returns) < 2:
         return math.nan
@@ -218,7 +218,7 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
 
 
 def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
-    """Return (s, spread): the Sharpe ratio per period, and sqrt(n - 1) times the standard error of s; NaN if undefined."""
+    """Return (s, spread): the Sharpe ratio per period, and its standard error times sqrt(n - 1); NaN if undefined."""
     steps = np.asarray(returns, dtype=np.float64)
     if len(steps) < 3 or steps.std(ddof=1) < DUST:
         return math.nan, math.nan
@@ -231,18 +231,18 @@ def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
 def overfitting(returns: Array, *, splits: int = 16) -> float:
     """Return the probability of backtest overfitting (PBO) of `returns` [T, M].
 
-    It is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample, by
-    combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows are cut in order into
-    `splits` blocks whose lengths differ by at most one; each half of the blocks is in sample once and the rest out of sample.
-    A rank exactly at the median counts half. A constant column, which has no Sharpe ratio, ranks last; equal columns share a
-    rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns or two rows per block. Raises InputError
-    for another shape, NaN, and a number of splits that is odd or not within 2..20. Takes about 50 bytes per combination and
-    column.
+    PBO is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample, by
+    combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows are cut in order
+    into `splits` blocks whose lengths differ by at most one. Each half of the blocks is in sample once, while the other
+    half is out of sample. A rank exactly at the median counts half. A constant column, which has no Sharpe ratio, ranks
+    last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns
+    or two rows per block. Raises InputError for another shape, NaN, infinities, and a number of splits that is odd or
+    not within 2..20. The memory is about 50 bytes per combination and column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns of shape {table.shape} are not [T, M] without NaN; pass one column a trial", argument="returns"
+            f"returns of shape {table.shape} are not finite [T, M]; pass finite columns of trials", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(
@@ -261,7 +261,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
 
 def _half_sharpes(table: Array, splits: int) -> Array:
-    """Return the Sharpe ratios per period [C, M] in the C halves of the blocks, in lexicographic order; -inf if undefined."""
+    """Return Sharpe ratios per period [C, M] in the C halves of the blocks, in lexicographic order; -inf: undefined."""
     rows = len(table)
     edges = np.arange(splits) * rows // splits
     halves = np.array(list(combinations(range(splits), splits // 2)))
