@@ -1,4 +1,4 @@
-"""The public `backtest`, `audit` and `train`: strategies and tasks may be given by name, file or folder."""
+"""The public `backtest`, `audit` and `train`. They accept names and files of strategies and tasks, too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from finpod.rl.task import Task
 
 _COPIED = ("__name__", "__qualname__", "__doc__")
-"""Attributes copied from the wrapped functions; `inspect.signature` follows `__wrapped__` for the rest."""
+"""Attributes copied from the wrapped functions. `inspect.signature` follows `__wrapped__` to the signature."""
 
 
 @overload

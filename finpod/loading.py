@@ -1,4 +1,4 @@
-"""`load_strategy`: a strategy from its name, a Python file or a trained folder."""
+"""Strategies by name, file or folder (`load_strategy`), and tasks and feature functions from Python files."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from finpod.rl.task import Task
 
 StrategyLike = Strategy | str | PathLike[str]
-"""A Strategy, the name of a built-in strategy, a .py file or a trained folder."""
+"""A Strategy, the name of a built-in strategy, a .py file or the folder of a trained ensemble."""
 STRATEGIES = Path("strategies")
-"""Folder of strategies, relative to the current folder. It is searched for names that resemble an unknown name."""
-_KINDS = f"a .py file, a trained folder or one of {', '.join(RULES)}"
+"""Folder that is searched for similar names if a strategy does not exist. It is relative to the current folder."""
+_KINDS = f"a .py file, the folder of a trained ensemble or one of {', '.join(RULES)}"
 
 
 def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], Array]] = ()) -> Strategy:
-    """Return the strategy `spec`: a built-in name, `file.py` (`file.py:ClassName` if it has several) or a trained folder.
+    """Return the strategy `spec`: a built-in name, `file.py`, `file.py:ClassName` or the folder of a trained ensemble.
 
-    A Strategy is returned unchanged. `features` are the user's feature functions that agents of a trained folder use. A
-    file runs as a separate module: it may import installed packages, but not other files in its folder. The class must be
-    created without arguments.
+    A Strategy is returned unchanged. `features` are the user's feature functions on which the agents of a folder were
+    trained. A file runs as a separate module: it may import installed packages, but not other files in its folder. If
+    it defines several strategies, the class name is required. The class is called without arguments.
 
-    Raises InputError for a strategy that does not exist; StrategyError for a file without a usable Strategy, with file and
-    line, and for a folder without agents that can trade; CheckpointError for a damaged folder.
+    Raises InputError for a strategy that does not exist, CheckpointError for a damaged folder, and StrategyError for a
+    folder without agents that can trade and for a file without a usable Strategy (with file and line).
     """
     if isinstance(spec, Strategy):
         return spec
@@ -69,10 +69,10 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 
         return load_walkforward(folder, features)
     if (folder / TRAINED).is_file():
-        raise StrategyError(f"{folder} has agents of a task without a market, which cannot trade; give stock agents")
+        raise StrategyError(f"{folder} has agents of a task without a market, so they cannot trade; give stock agents")
     if not (folder / ENSEMBLE).is_file():
         raise StrategyError(
-            f"{folder} has no trained agents (no {ENSEMBLE}); give a folder that finpod has trained, or a .py file"
+            f"{folder} has no trained agents (no {ENSEMBLE}); give a folder written by finpod train, or a .py file"
         )
     from finpod.ensemble import load_ensemble
 
@@ -82,25 +82,25 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
-    The file runs as a separate module. The class must be created without arguments. Raises InputError for a missing file and
-    for a task that lacks a needed member; StrategyError, with file and line, for a file that cannot be run, lacks the class,
-    or does not define exactly one task.
+    The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
+    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run, lacks the class, or
+    without a class name does not define exactly one task.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
     path, wanted = _file_and_class(str(spec))
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(
-            f"there is no task {str(spec)!r}; give stocks, or FILE.py:CLASS of an existing file", argument="task"
+            f"there is no task {str(spec)!r}; give a built-in task, or FILE.py:CLASS of a task", argument="task"
         )
     task: Task = require_task(_made(path, wanted, Task, NEEDED))
     return task
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """Return the functions that a Python file defines, except private ones and those with the name of a built-in feature.
+    """Return the functions that a Python file defines, except those with a private name or that of a built-in feature.
 
-    Raises InputError if the file does not exist, StrategyError if it cannot be run or defines no such function.
+    Raises InputError if the file does not exist, and StrategyError if it cannot be run or defines no such function.
     """
     from finpod.features.panel import FEATURES
 
@@ -114,7 +114,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
         if not name.startswith("_") and name not in FEATURES
     ]
     if not features:
-        raise StrategyError(f"{path} defines no feature function; write one that takes a market")
+        raise StrategyError(f"{path} defines no feature function; write one with a new public name and a market")
     return features
 
 
@@ -137,7 +137,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return 'line 3: NameError: ...', with the last line number of the file in the traceback."""
+    """Return the error as 'line 3: NameError: ...', with the last line of the file in the traceback."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -152,7 +152,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of a class of a file: `wanted`, or if empty the only subclass of `base` with members `needed`."""
+    """Return an instance of the class `wanted` of a file, or if empty of the only subclass of `base` with `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}
@@ -162,13 +162,13 @@ def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> An
     names = [wanted] if wanted else [name for name, kind in kinds.items() if all(hasattr(kind, one) for one in needed)]
     if not names:
         home = "finpod" if base is Strategy else base.__module__
-        raise StrategyError(f"{path} defines no {noun}; write a subclass of {home}.{base.__name__}")
+        raise StrategyError(f"{path} defines no {noun}; write a complete subclass of {home}.{base.__name__}")
     if len(names) > 1:
-        raise StrategyError(f"{path} defines several: {', '.join(names)}; choose one with {path}:{names[0]}")
+        raise StrategyError(f"{path} defines several classes: {', '.join(names)}; choose one with {path}:{names[0]}")
     try:
         return kinds[names[0]]()
     except FinpodError:
         raise
     except (Exception, SystemExit) as error:
-        text = f"{path}: {names[0]}() failed; a {noun} must be created without arguments ({_place(error, path)})"
+        text = f"{path}: {names[0]}() failed; finpod creates the {noun} without arguments ({_place(error, path)})"
         raise StrategyError(text) from error

@@ -1,4 +1,4 @@
-"""Built-in strategies by name: baselines, and the rule that knows a simulated market's signal. Does not import torch."""
+"""Built-in strategies, and `SignalOracle` for simulated markets. The module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 YEAR, MONTH, WEEK = 252, 21, 5
 """Number of sessions in a year, a month and a week."""
 LEAST = 126
-"""Smallest number of returns within a year for measuring the risk of an asset."""
+"""Smallest number of returns in the past year with which the risk of an asset is measured."""
 LEAST_WEIGHT = 1e-6
-"""Weights below this count as zero: solvers return small positive weights."""
+"""Weights up to this value count as zero, because solvers return small positive weights."""
 PACKAGE = "skfolio"
 """Package that solves minimum variance and hierarchical risk parity."""
 
 
 class EqualWeight(Strategy):
-    """Holds equal weights of the members with a bar on the decision day, rebalanced every session."""
+    """Holds the members that have a bar on the decision day in equal weights. Rebalances every session."""
 
     name = "equal-weight"
 
@@ -35,7 +35,7 @@ class EqualWeight(Strategy):
 
 
 class BuyAndHold(Strategy):
-    """Holds equal weights of the members of the first day and never rebalances."""
+    """Buys the members of the first day in equal weights, and never rebalances."""
 
     name = "buy-and-hold"
 
@@ -51,11 +51,11 @@ class BenchmarkHold(BuyAndHold):
 
 
 class Momentum(Strategy):
-    """Holds equal weights of the k members with the highest past return, chosen every 21 sessions.
+    """Holds the k members with the highest past return in equal weights. Chooses them every 21 bars.
 
-    The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced by
-    the bar before it. With `k` None, a tenth of the members with a past return is selected, at least one. If fewer than two
-    members have a past return, all members get equal weights.
+    The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced
+    by the bar before it. With `k` None, a tenth of the members that have a past return is selected, at least one; if
+    fewer than two have a past return, all members get equal weights.
     """
 
     name = "momentum"
@@ -78,10 +78,10 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Holds weights computed from the returns of the last 252 sessions, every 21 sessions. It needs daily bars.
+    """Computes weights every 21 sessions from the returns of the last 252 sessions. Needs daily bars.
 
-    The weights sum to one. A member qualifies if it has a bar on the decision day, at least 126 returns in the year and a
-    price that moved. If fewer than two qualify, all members get equal weights.
+    The weights sum to one. A member qualifies if it has a bar on the decision day, at least 126 returns in the year and
+    a price that moved. If fewer than two qualify, all members get equal weights.
     """
 
     every = MONTH
@@ -89,9 +89,9 @@ class RiskWeighted(Strategy):
     def __init__(self, name: str, weigh: Callable[[Array], Array]) -> None:
         self.name = name
         self.weigh = weigh
-        """Function of returns [t, n], NaN only at the start of columns, that returns weights [n] >= 0. It may raise any error."""
+        """Function from returns [t, n] (NaN only at the start of columns) to weights [n] >= 0. May raise any error."""
         self.failures = 0
-        """Number of decisions in the last run for which `weigh` found no weights. Inverse volatility was used instead."""
+        """Number of decisions of the last run with weights of inverse volatility, because `weigh` found none."""
 
     def decide(self, view: MarketView) -> Decision:
         _require_daily(self.name, view)
@@ -108,7 +108,7 @@ class RiskWeighted(Strategy):
         return weights
 
     def _solved(self, returns: Array) -> Array:
-        """Return the weights of `weigh`, scaled to a sum of one; weights of inverse volatility if it fails."""
+        """Return the weights of `weigh`, scaled to a sum of one; weights of inverse volatility if `weigh` fails."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -134,8 +134,8 @@ def inverse_volatility(returns: Array) -> Array:
 def minimum_variance(returns: Array) -> Array:
     """Return the long-only weights [n] of minimum variance, solved by skfolio.
 
-    They solve min w' S w with w >= 0 and sum w = 1 (Markowitz 1952). S is the covariance of the `common_span` of the returns
-    [t, n], shrunk toward a multiple of the identity (Ledoit and Wolf 2004).
+    The weights solve min w' S w with w >= 0 and sum w = 1 (Markowitz 1952). S is the covariance of the `common_span` of
+    the returns [t, n], shrunk toward a multiple of the identity (Ledoit and Wolf 2004).
     """
     from skfolio.moments import LedoitWolf
     from skfolio.optimization import MeanRisk
@@ -149,7 +149,7 @@ def minimum_variance(returns: Array) -> Array:
 def hierarchical_risk_parity(returns: Array) -> Array:
     """Return the weights [n] of hierarchical risk parity (Lopez de Prado 2016), by skfolio.
 
-    The risk measure is the variance. Clusters use Ward linkage of the correlation distance. Both use the `common_span`.
+    The risk measure is the variance. Clusters use Ward linkage of the correlation distance. Data are the `common_span`.
     """
     from skfolio.optimization import HierarchicalRiskParity
 
@@ -163,7 +163,7 @@ def common_span(returns: Array) -> Array:
 
 
 class DollarVolume(Strategy):
-    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. It needs daily bars with volumes.
+    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. Needs daily bars with volumes.
 
     Weights are proportional to the square root of dollar volume, the mean of close * volume over 63 sessions.
     """
@@ -180,14 +180,14 @@ class DollarVolume(Strategy):
 
 def _require_daily(name: str, view: MarketView) -> None:
     if not view.begins_session:
-        raise StrategyError(f"{name} needs daily bars, and these are intraday; resample the bars to one a session")
+        raise StrategyError(f"{name} needs daily bars, but the bars are intraday; resample them to one a session")
 
 
 class SignalOracle(Strategy):
     """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
-    It tilts equal weight by the `forecast`. To save costs, it moves only part of the way to the tilted weights: its target
-    is `keep` times the present weights plus 1 - `keep` times the tilted weights.
+    The rule tilts equal weight by the `forecast`. To save costs, it moves only part of the way to the tilted weights:
+    the target is `keep` times the present weights plus 1 - `keep` times the tilted weights.
     """
 
     name = "oracle"
@@ -197,7 +197,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N]. They are equal if there are too few sessions, or if the signal is zero."""
+        """Return the weights [N]: equal weights if there are too few sessions, or if the signal is zero."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)
@@ -212,23 +212,23 @@ class SignalOracle(Strategy):
 def forecast(closes: Array, lookback: int) -> Array:
     """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
-    On day h of the next five, the past return consists of the last lookback - h known sessions and h unknown sessions. The
-    score is the mean of the known parts over h, z-scored across assets.
+    In session h of the next five (h = 0 to 4), the signal is the return of the past `lookback` sessions. At the
+    decision, lookback - h of them are known. The score is the mean over h of the known returns, z-scored across assets.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score), the strongest tilt that agents have by default.
+    """Return weights [..., N] proportional to exp(tanh score). This is the strongest tilt of agents by default.
 
-    Weaker tilts have higher information ratios after costs without more skill: they save costs of rebalancing.
+    Weaker tilts have higher information ratios after costs, because they save costs of rebalancing, not by skill.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)
 
 
 def partly(present: Array, wanted: Array, keep: Array | float) -> Array:
-    """Return keep * `present` (scaled to a sum of one) + (1 - keep) * `wanted` [..., N]; `wanted` if all is cash."""
+    """Return keep * `present` (scaled to sum 1) + (1 - keep) * `wanted` [..., N]; `wanted` if `present` is zero."""
     total = present.sum(axis=-1, keepdims=True)
     before = np.where(total > 0, present / np.where(total > 0, total, 1.0), wanted)
     return keep * before + (1 - keep) * wanted
@@ -261,7 +261,7 @@ SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volum
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
-    """Return (baselines, warnings) for a backtest on this market. The warnings name the baselines that are left out."""
+    """Return (baselines, warnings) for a backtest on this market. The warnings name the baselines that are omitted."""
     if market.bars_per_session > 1:
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     warnings = []

@@ -1,4 +1,4 @@
-"""`Strategy`, its view of the market (`MarketView`, `FeatureTable`) and `top_k`. Does not import torch."""
+"""`Strategy`, its view of the market (`MarketView`, `FeatureTable`) and `top_k`. The module does not import torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETS_KEPT = 2
 
 
 class FeatureTable:
-    """Raw features of a market, each computed once for all rows. Row t of a feature depends on rows <= t only.
+    """Raw features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
 
     The tables of the last feature sets are cached. Agents that observe different features share the columns.
     """
@@ -54,8 +54,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Windows have shape [k, N], oldest row first. Prices are adjusted. A value is NaN where there is no bar, also before the
-    data begin; gaps are not filled. Arrays are read-only. With close fills, the decision row is the row before the fill.
+    Windows have shape [k, N], oldest row first. Prices are adjusted. A value is NaN where there is no bar and before
+    the data begin; gaps are not filled. Arrays are read-only. With close fills, the decision row precedes the fill row.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class MarketView:
         return self._last(self._market.benchmark_close, "benchmark", k)
 
     def extra(self, column: str, k: int) -> Array:
-        """Return the values [k, N] of a user's column that were known at each of the last k rows; NaN before the first value.
+        """Return the values [k, N] of a user's column known at each of the last k rows; NaN before the first value.
 
         Raises InputError for a column that the market does not have.
         """
@@ -172,7 +172,7 @@ class MarketView:
         return resolve(self._market, names)[1]
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """Return the raw features [N, F] float32 of the decision day, NaN where undefined. `names` None is the default set."""
+        """Return the raw features [N, F] float32 of the decision day, NaN if undefined. None: the default features."""
         return self._table.get(names)[1][self._row]
 
     def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
@@ -201,16 +201,16 @@ class Strategy:
     name: str = "Strategy"
     """Name of the strategy in tables and reports; the class name by default."""
     trained_until: str | None = None
-    """Last day of the data for training and selection. A backtest refuses a window that starts on or before this day."""
+    """Last day of training and selection. A backtest refuses a window that starts on or before this day."""
     trials: int = 1
     """Number of candidates tried before the strategy was selected, such as agents after each round of training."""
     every: int = 1
     """Number of bars (sessions, if bars are daily) from one decision to the next. There are no trades in between."""
     max_weight: float | None = None
     max_turnover: float | None = None
-    """Default caps on the weight of an asset, and on the turnover of one decision. None: no cap. See `finpod.backtest`."""
+    """Default caps on the weight of an asset and on the turnover of a decision. None: no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
-    """Name of the portfolio to beat, see `finpod.trading.anchors`. It is rebalanced as often as the strategy decides."""
+    """Name of the portfolio to beat, see `finpod.trading.anchors`. It is rebalanced when the strategy decides."""
     trades_benchmark: bool = False
     """True if the strategy trades a market that consists of the benchmark only."""
 
@@ -220,9 +220,9 @@ class Strategy:
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """A table [n, candidates] for each selection of agents: the validation returns of all candidates."""
+    """A table [n, candidates] for each selection of agents. It holds the validation returns of all candidates."""
     tried_over: Sequence[Array] = ()
-    """For each table of `tried`, the baseline's returns [n] in validation; empty if the ranking used no baseline."""
+    """The returns [n] of the baseline for each table of `tried`; empty if the ranking used no baseline."""
     variants: Sequence[Strategy] = ()
     """Strategies from the same training with other seeds. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""
@@ -236,7 +236,7 @@ class Strategy:
             cls.name = cls.__name__
 
     def decide(self, view: MarketView) -> Decision:
-        """Return target weights: an array [N], a Series or dict by ticker (missing tickers get 0), or None for no trade.
+        """Return target weights: an array [N], a Series or dict by ticker (0 if missing), or None for no trade.
 
         Weights are fractions of the account, zero or more, with a sum of at most one; the rest stays in cash.
         """
@@ -244,7 +244,7 @@ class Strategy:
 
 
 def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
-    """Return equal weights [N] for the k assets with the largest `strength` [N]. `among` [N] limits the choice (None: all).
+    """Return equal weights [N] for the k assets with the largest `strength` [N]. The mask `among` limits the choice.
 
     NaN is never selected. Ties go to the earlier column. Raises InputError unless k is a positive whole number.
     """

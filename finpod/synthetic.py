@@ -1,13 +1,14 @@
-"""Synthetic markets: simulated markets with a planted signal of known strength, and resampled real days without a signal.
+"""Synthetic markets: simulated markets with a planted signal, and resampled real days without a signal.
 
-Model, for session t and asset i: r[t, i] = mu[i] + beta[i] * f[t] + e[t, i], with a market factor f of mean zero and 1 % a day,
-betas around 1, and e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past
-`lookback` sessions, z-scored across the assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0
-is momentum, s < 0 reversal. The drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium.
-Every open equals the close before it: overnight returns are zero, and a decision after a close earns the whole next day.
+The model of the return of asset i in session t is r[t, i] = mu[i] + beta[i] * f[t] + e[t, i]. The market factor f has
+mean zero and a standard deviation of 1 % a day. Betas are around 1. The idiosyncratic return is e[t, i] = 1.5 % * (s *
+z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past `lookback` sessions, z-scored across the
+assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0 is momentum, s < 0 reversal. The
+drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium. Every open equals the close before
+it, so overnight returns are zero, and a decision after a close earns the whole next day.
 
-If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal weight
-before costs. The growth of a volatile portfolio is still lower, by half its variance.
+If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal
+weight before costs. The growth of a volatile portfolio is still lower, by half its variance.
 """
 
 from dataclasses import dataclass
@@ -26,13 +27,13 @@ from finpod.seeds import require_seed
 from finpod.strategy import Strategy
 
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
-"""Per session: standard deviation of the market factor, drift, and standard deviation of the idiosyncratic return."""
+"""Per session: standard deviation of the market factor, drift, standard deviation of the idiosyncratic return."""
 SIGNAL = 0.1
-"""Default strength of the signal. A rule that knows the signal then has a yearly information ratio of about 4 after costs."""
+"""Default signal. A rule that knows the signal then has a yearly information ratio of about 4 after costs."""
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Largest number of assets, and of days. So many days end in the year 2239."""
+"""Largest number of assets, and of days. 60,000 weekdays from 2010 end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
 """Settings of `CALIBRATED`: sessions between decisions, costs in bps a side, and number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -45,9 +46,9 @@ CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] =
     (63, 1): ((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
     (63, -1): ((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
 }
-"""(lookback, sign) -> (signals, keeps): for each of `RATIOS`, the absolute signal with which `SignalOracle` reaches it, and
-its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. Computed by `finpod/bench/calibrate.py` of commit 1d3cf8c. On
-1,000 other markets of 2,600 sessions, the mean ratio is within 0.04 of each target."""
+"""(lookback, sign) -> (signals, keeps). For each of `RATIOS`, there is the absolute signal with which `SignalOracle`
+reaches the ratio, and its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. `finpod/bench/calibrate.py` of commit
+1d3cf8c computed them. On 1,000 other markets of 2,600 sessions, the mean ratio is within 0.04 of each target."""
 
 
 def random_returns(
@@ -59,7 +60,7 @@ def random_returns(
     beta_premium: float = 0.0,
     markets: tuple[int, ...] = (),
 ) -> Array:
-    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`. The first day has zeros."""
+    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`; zero on the first day."""
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     noise = random.normal(0.0, 1.0, (days, *markets, names))
@@ -103,15 +104,16 @@ def simulate_market(
     beta_premium: float = 0.0,
     seed: int = 0,
 ) -> SimulatedMarket:
-    """Return a market of `names` stocks over `days` weekdays from 2010-01-04, the same for the same arguments.
+    """Return a market of `names` stocks over `days` weekdays from 2010-01-04. Equal arguments give equal markets.
 
-    `signal` is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across stocks, with the
-    next day's idiosyncratic return; `reversal` changes the sign of the signal. Instead, `net_ratio` sets the signal: the rule
-    that knows it (`oracle`) then has this yearly information ratio over equal weight, deciding every fifth session, at 10 bps
-    a side and fills at the open. It is from 0 (no signal) to 3 for 20 stocks. For other numbers of stocks, ratios scale with
-    sqrt(names / 20), which is accurate to 3 % from 20 to 50 stocks. Signals between `RATIOS` are interpolated. By default the
-    signal is 0.1. `beta_premium` is the share of the drift that is proportional to beta: at 1, a stock of beta 2 drifts twice
-    as fast as one of beta 1. Raises InputError for arguments out of range.
+    `signal` (default 0.1) is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across
+    stocks, with the next day's idiosyncratic return. `reversal` changes the sign of the signal. `net_ratio` sets the
+    signal instead: it is the yearly information ratio over equal weight of the rule `oracle`, which knows the signal,
+    decides every fifth session, pays 10 bps a side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
+    stocks. For other numbers of stocks, ratios scale with sqrt(names / 20), which is accurate to 3 % from 20 to 50
+    stocks. Signals between `RATIOS` are interpolated. `beta_premium` is the fraction of the drift that is proportional
+    to beta: at 1, a stock of beta 2 drifts twice as fast as one of beta 1. Raises InputError for arguments out of
+    range.
     """
     require_number("names", names, 2, LARGEST, whole=True)
     require_number("days", days, 2, LARGEST, whole=True)
@@ -151,19 +153,19 @@ def simulate_market(
 
 
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
-    """Return a market of `days` weekdays (default: as many as `market` has) drawn with replacement from those of `market`.
+    """Return a market of `days` weekdays, drawn with replacement from `market` (default: as many as `market` has).
 
-    Whole days are drawn: all assets and the benchmark together, with the dollar volume. Correlations and fat tails are
-    preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
+    A drawn day has the returns of all assets and of the benchmark, and the dollar volumes. Correlations and fat tails
+    are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
 
-    Successive days are independent. Every open equals the close before it: real overnight gaps partly reverse, and a rule
-    that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i] of each asset,
+    Successive days are independent. Every open equals the close before it: real overnight gaps partly reverse, and a
+    rule that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i],
 
         c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
 
-    which makes equal weight the numeraire portfolio of these days (Long 1990): before costs no rule is expected to grow
-    faster. Equal means are not enough, because assets of low volatility then grow faster. Blocks of days are no alternative,
-    because a rule that buys the losers of five days profits from them.
+    which makes equal weight the numeraire portfolio of these days (Long 1990): before costs, no rule is expected to
+    grow faster. Equal means are not enough, because assets of low volatility then grow faster. Blocks of days are no
+    alternative, because a rule that buys the losers of five days profits from them.
 
     Raises InputError for a market with missing bars or bars that are not daily, and for fewer than two days.
     """
@@ -174,7 +176,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):
-        raise InputError("the market has missing bars; select assets and dates without missing bars")
+        raise InputError("the market or its benchmark has missing bars; select assets and dates without them")
     count = length if days is None else days
     require_number("days", count, 2, LARGEST, whole=True)
     rows = np.random.default_rng(require_seed(seed)).integers(1, length, count)

@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Return the checked weights [N] of one decision, or None. Errors become a StrategyError that names strategy and day."""
+    """Return the checked weights [N] of a decision, or None. Errors become a StrategyError with strategy and day."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):
@@ -78,8 +78,8 @@ def decisions_of(
 class PrecomputedWeights:
     """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N]. They are checked when they are read.
 
-    They are not copied and must not be changed during use. Raises InputError for a shape that differs from the market's, and
-    for a frame with other dates or tickers.
+    An array of floats is not copied and must not be changed during use. Raises InputError for a shape that differs from
+    the market's, and for a frame with other dates or tickers.
     """
 
     def __init__(self, weights: Any, label: str, window: Window) -> None:
@@ -91,14 +91,14 @@ class PrecomputedWeights:
         """True for weights of S strategies [S, T, N]."""
         table = table if self.many else table[None]
         if table.ndim != 3 or table.shape[1:] != market.shape or not len(table):
-            text = f"the weights have shape {np.shape(weights)}; they must be [T, N] = {market.shape}, or [S, T, N] for S > 0"
+            text = f"the weights have shape {np.shape(weights)}; pass [T, N] = {market.shape}, or [S, T, N], S > 0"
             raise InputError(text, argument="strategy")
         self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
         """Names of the strategies."""
         self._table, self._window = table, window
 
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
-        """Return the weights [last - first, S, N] float64 for the rows [first, last); NaN for decisions that trade nothing.
+        """Return the weights [last - first, S, N] float64 of the rows [first, last); NaN for decisions not to trade.
 
         Raises StrategyError for invalid weights, and names the strategy and the earliest such day.
         """
@@ -107,7 +107,7 @@ class PrecomputedWeights:
         np.copyto(weights.numpy(), table)
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Both are False for NaN. The tolerance is per weight, so small negative weights may add up to more.
+        # Both comparisons are False for NaN. The tolerance is per weight, so small negative weights may add up to more.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         if not sound.all():
             doubtful = table[~sound.numpy()].astype(np.float64)
@@ -120,7 +120,7 @@ class PrecomputedWeights:
         return _scaled(weights, total.unsqueeze(-1))
 
     def steps(self, s: int) -> Tensor:
-        """Return the decisions [n, N] float64 of strategy `s` at the steps of the window; NaN where it trades nothing."""
+        """Return the decisions [n, N] float64 of strategy `s` at the steps of the window; NaN for no trade."""
         rows = self._window.decision_rows
         decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
@@ -144,7 +144,7 @@ class PrecomputedWeights:
 def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: np.datetime64) -> Array:
     """Return a decision as nonnegative weights [N] that sum to at most one.
 
-    Raises StrategyError, which names strategy and day, for NaN, a weight below -1e-6 and a sum above 1 + 1e-6.
+    Raises StrategyError for a wrong shape or ticker, a weight not finite or below -1e-6, and a sum above 1 + 1e-6.
     """
     where = f"strategy {who} on {date!s:.10}"
     weights = _as_array(decision, tickers, where)
@@ -166,7 +166,7 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
 
 
 def _as_table(weights: Any) -> Array:
-    """Return a floating-point array unchanged, anything else as a float64 copy."""
+    """Return a floating-point array unchanged, and anything else as a float64 copy."""
     try:
         table = np.asarray(weights)
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
@@ -194,7 +194,7 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
 
 
 def _unusable(weights: Array) -> Array:
-    """Return [...] bool for weights [..., N]: True if one is not finite, one is below -1e-6, or their sum is above 1 + 1e-6."""
+    """Return a mask [...] of weights [..., N]: True if one is not finite or below -1e-6, or the sum above 1 + 1e-6."""
     with np.errstate(invalid="ignore"):
         above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above

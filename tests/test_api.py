@@ -87,12 +87,12 @@ def test_what_is_no_list_of_runs_is_one_line(work, results, value):
 
 @pytest.mark.parametrize(("spec", "error", "message"), [
     ("momentum-12", InputError, "there is no strategy 'momentum-12'; did you mean momentum-12-1?"),
-    ("zzz", InputError, "there is no strategy 'zzz'; give a .py file, a trained folder or one of benchmark-hold"),
+    ("zzz", InputError, "there is no strategy 'zzz'; give a .py file, the folder of a trained ensemble or one of benchmark-hold"),
     ("gone/one.py:Half", InputError, "there is no strategy 'gone/one.py:Half'; "),
     ("mine.py", InputError, "there is no strategy 'mine.py'; did you mean strategies/mine.py?"),
     ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),
     ("strategies", StrategyError, "strategies has no trained agents"),
-    ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, a trained folder or one of "),
+    ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, the folder of a trained ensemble or one of "),
     (engine.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
 ])  # fmt: skip
 def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message):

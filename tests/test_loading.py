@@ -34,7 +34,7 @@ def test_a_file_with_several_needs_a_name(write):
     path = write(GOOD + "\nclass Other(Half):\n    name = 'other one'\n")
     assert load_strategy(f"{path}:Other").name == "other one"
     for spec, message in (
-        (path, r"mine.py defines several: Half, Other; .*mine.py:Half"),
+        (path, r"mine.py defines several classes: Half, Other; .*mine.py:Half"),
         (f"{path}:Othr", "Othr; did you mean Other"),
         (f"{path}:Momentum", "Momentum; it defines Half, Other"),
     ):
