@@ -1,6 +1,6 @@
 """Train stock-trading agents with deep reinforcement learning, and test whether they are any good.
 
-Public names. Each is imported when it is first used, so that `import finpod` is fast.
+The module exports the public names. A name is imported on first use, so that `import finpod` is fast.
 """
 
 from importlib import import_module

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """Return the torch device 'cpu', 'cuda', 'cuda:1' or 'auto'. 'auto' is the GPU if there is one, else the CPU.
+    """Return the torch device `name`, such as 'cpu' or 'cuda:1'. 'auto' returns the GPU if there is one, else the CPU.
 
     Raises InputError for an unknown name, and for a GPU that does not exist.
     """
@@ -21,7 +21,7 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
-        raise InputError(f"unknown device {name!r}; choose auto, cpu or cuda", argument="device")
+        raise InputError(f"unknown device {name!r}; choose auto, cpu, cuda or cuda:N", argument="device")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu", argument="device")
     return torch.device(name)
@@ -30,7 +30,7 @@ def pick_device(name: str = "auto") -> torch.device:
 def usable_cores() -> int:
     """Return the number of CPU cores that this process may use, at least 1.
 
-    It is the minimum of the machine's cores, the affinity of the process and the container's quota (rounded up).
+    The number is the minimum of the machine's cores, the process's affinity and the container's quota (rounded up).
     """
     from joblib import cpu_count
 

@@ -1,4 +1,4 @@
-"""`Ensemble`: a Strategy that combines the best agents of a tournament; saved as a folder."""
+"""`Ensemble`: a Strategy that averages the weights of the best agents of a training. It is saved as a folder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ FORMAT = "finpod ensemble 2"
 
 
 class Ensemble(Strategy):
-    """A strategy whose target weights are the mean of its members' weights. A member uses the mean action of its policy.
+    """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
-    `scores` [members] are the members' validation scores, `runs` [members] the seeds of their tournaments. All members have the
-    same task, and can trade any market that has their features. `log` has a row for each trial (one agent trained for one
-    round), with its validation returns. `baseline` [n] has the validation returns of the baseline.
+    A member decides with the mean action of its policy. Members have the same task, and can trade any market that has
+    their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments.
+    `log` has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n]
+    has the validation returns of the baseline, an account that holds the anchor.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Ensemble(Strategy):
         if foreign := [name for name in observed if name not in {*FEATURES, *self._extra, *functions}]:
             raise CheckpointError(
                 f"{name} was trained on {', '.join(foreign)}, which finpod does not define; "
-                "pass these functions as features=",
+                "pass the functions with these names as features=",
                 argument="features",
             )
         self._columns = [[observed.index(name) for name in member.task_spec["features"]] for member in members]
@@ -80,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One ensemble for each tournament, or each member alone if there was one tournament. Empty for a single member."""
+        """One ensemble for each tournament, or each member if there was one tournament. Empty for one member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -89,7 +90,7 @@ class Ensemble(Strategy):
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each member as a strategy, the best on validation first; empty for a single member, or if scores are unknown."""
+        """Each member as a strategy, the best on validation first. Empty for one member or unknown scores."""
         if len(self.members) < 2 or not self.scores:
             return ()
         order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
@@ -121,7 +122,7 @@ class Ensemble(Strategy):
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} was trained on {lacking}, but this market lacks columns for them; load open, high, low and volume"
+                f"{self.name} was trained on {lacking}, but the market lacks columns; load open, high, low and volume"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
@@ -135,7 +136,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write the folder atomically: `ensemble.json`, one checkpoint per member, and the files `beside` (name -> content)."""
+        """Write a folder atomically: `ensemble.json`, the members' checkpoints, and `beside` (file name -> content)."""
         names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
@@ -143,7 +144,7 @@ class Ensemble(Strategy):
 
 
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
-    """Load an ensemble from a folder. `features` are the user's feature functions on which its agents were trained.
+    """Load an ensemble from a folder. `features` are the user's feature functions on which the agents were trained.
 
     Raises CheckpointError, which names the file, for a damaged folder or another format.
     """

@@ -1,4 +1,4 @@
-"""`make_env`: the environment of a task by its name, as a gymnasium vector environment."""
+"""`make_env`: create the environments of a task, given its name, as a gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STOCKS = "stocks"
 """Name of the task that trades a market."""
 TASKS = (STOCKS, *NAMES)
-"""Names of tasks."""
+"""Names of the built-in tasks."""
 
 
 def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -> None:
@@ -47,19 +47,19 @@ def make_env(
 ) -> VectorEnv[Any, Any, Any]:
     """Return `num_envs` parallel environments of a task as a gymnasium vector environment.
 
-    Observations and rewards are tensors on `device`. With `numpy=True` they are arrays with one row per environment, and
-    gymnasium's vector wrappers that accept `AutoresetMode.SAME_STEP` can be used.
+    Observations and rewards are tensors on `device`. With `numpy=True` they are numpy arrays with one row for each
+    environment. Then the vector wrappers of gymnasium that accept `AutoresetMode.SAME_STEP` can be used.
 
-    "stocks" trades `market` from `start` to `end`. `settings` are fields of `TradingConfig`, such as hold=1,
-    action="softmax" or start_groups=64; `anchor` may be weights [T, N]. `features`, `costs` and `fill` mean the
-    same as in `train` and `backtest`.
+    The task "stocks" trades `market` from `start` to `end`. Its `settings` are fields of `TradingConfig`, such as
+    hold=1, action="softmax" or start_groups=64. The setting `anchor` may also be an array of weights [T, N]. The
+    arguments `features`, `costs` and `fill` are those of `train`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
-    `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` (of the physics)
-    and `max_failures` (see `LocomotionEnv`).
+    `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` (number of
+    threads of the physics engine) and `max_failures` (see `LocomotionEnv`).
 
-    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a market
-    or window for a task without market, an invalid seed, and an unavailable device.
+    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, an
+    argument for markets with a locomotion task, an invalid seed, and an unavailable device.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}
@@ -83,6 +83,6 @@ def make_env(
 
     for name, value in {"market": market, "costs": costs, **window}.items():
         if value is not None:
-            raise InputError(f"task {task!r} has no market, so {name} has no effect; leave out {name}", argument=name)
+            raise InputError(f"task {task!r} has no market, so no {name}; omit the argument {name}", argument=name)
     require_settings(task, settings, ("variant", "threads", "max_failures"))
     return LocomotionVectorEnv(make_locomotion(task, num_envs, **options, **settings), numpy=numpy)

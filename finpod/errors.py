@@ -1,4 +1,4 @@
-"""The exceptions of finpod, and checks of numbers and choices."""
+"""The exceptions of finpod, and checks of arguments."""
 
 import difflib
 import math
@@ -14,10 +14,10 @@ def first_line(error: BaseException) -> str:
 
 
 class FinpodError(Exception):
-    """Base of all exceptions of finpod. The text is one line: the bad value and the fix. The command line exits with 2.
+    """Base class of the exceptions of finpod. The text is one line with the bad value and the fix. The exit code is 2.
 
-    `argument` is the name of the argument or setting with the error, or None. Texts use Python names such as `fee_bps` or
-    `overwrite=True`; the command line shows them as its options.
+    `argument` is the name of the argument or setting with the error, or None. Texts use Python names such as `fee_bps`
+    or `overwrite=True`; the command line replaces these names by its options.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:
@@ -38,11 +38,11 @@ class StrategyError(FinpodError):
 
 
 class CheckpointError(FinpodError):
-    """Raised for a trained folder that is damaged, was not written by finpod, or does not fit the market."""
+    """Raised for a folder of trained agents that is damaged, was not written by finpod, or does not fit the market."""
 
 
 class EngineError(FinpodError):
-    """Raised if the executor that trains the agents, such as Ray, fails. The run can be resumed from its finished work.
+    """Raised if the executor that trains the agents, such as Ray, fails. The run can be resumed; finished work is kept.
 
     The text of the error is `what`, which names the executor and the cause, followed by `advice`.
     """
@@ -59,7 +59,7 @@ class ReportWarning(UserWarning):
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:
     """Return "did you mean X?" for the choice X whose spelling is closest to `word`, or `otherwise` if none is close.
 
-    If `choices` is a mapping, its keys are the spellings and its values are what to suggest.
+    If `choices` is a mapping, `word` is compared with its keys, and the value of the closest key is suggested.
     """
     spellings = choices if isinstance(choices, Mapping) else {choice: choice for choice in choices}
     closest = difflib.get_close_matches(word, list(spellings), n=1)

@@ -24,32 +24,32 @@ EXPORT = "export.json"
 TRAINED = "trained.json"
 WALK_FORWARD = "walkforward.json"
 KINDS = {
-    ENSEMBLE: "a trained folder",
+    ENSEMBLE: "the folder of a trained ensemble",
     TRAINED: "a trained run",
     RESULT: "a backtest",
     SNAPSHOT: "a snapshot",
     EXPORT: "an export",
     WALK_FORWARD: "a walk-forward",
 }
-"""File that marks a folder as an output of finpod -> what messages call such a folder."""
+"""Marker file of an output folder -> name of this kind of folder in messages."""
 _PARTS = re.compile(
     r"member-\d+\.pt|log-\d+\.jsonl|segment-[\d-]+|run\.json|SHA256SUMS|"
     r"(returns|trades|weights|fan|bars|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"
 )
-"""Names of the other files and folders that an output folder may contain."""
+"""Names of the files and folders that an output folder may contain besides its marker file."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder of an unfinished run: the name of this folder is the name of the output folder plus the suffix."""
+"""Suffix that is appended to the name of an output folder to name the folder of its unfinished run."""
 
 Progress = Callable[[str, float], None]
-"""Function that receives a description of the current step, and the share of the work done, from 0 to 1."""
+"""Function that receives a description of the current step, and the fraction of the work that is done, from 0 to 1."""
 BACKTESTS = Path("backtests")
-"""Default folder of runs, relative to the current folder."""
+"""Default folder of the results of backtests, relative to the current folder."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: it is written under a temporary name and then renamed.
 
-    Raises InputError, naming the path, if the folder cannot be written or the path is a folder.
+    Raises InputError, which names the path, if the folder cannot be written or if the path is a folder.
     """
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,16 +64,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write UTF-8 text to a file, as `write_bytes` does."""
+    """Write text to a file atomically, in UTF-8. Raises InputError as `write_bytes` does."""
     write_bytes(path, content.encode())
 
 
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
-    """Raise InputError unless the folder `path` can be written. Call it before a long computation.
+    """Raise InputError unless the folder `path` can be written. Call this function before a long computation.
 
-    With `overwrite` an existing folder may be replaced if it is empty or contains one output of finpod and nothing else. The
-    output must be of the kind `marker`, a key of `KINDS`; None allows any kind. The current folder and its parents are
-    never replaced.
+    With `overwrite`, a folder is replaced if it is empty or has one output of finpod and nothing else. The output must
+    be of the kind `marker`, a key of `KINDS`; None allows any kind. The current folder and its parents are kept.
     """
     with _writing(path):
         here = Path.cwd()
@@ -85,7 +84,7 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
-    """Raise InputError unless the file `path` can be written. An existing file needs `overwrite`."""
+    """Raise InputError unless the file `path` can be written. `overwrite` allows to replace an existing file."""
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")
@@ -94,10 +93,10 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty temporary folder. It is renamed to `path` after the block, or removed if the block raises an error.
+    """Yield a temporary folder. It is renamed to `path` after the block, or removed if the block raises an error.
 
-    With `overwrite` an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError if
-    `path` must not be replaced or cannot be written.
+    With `overwrite`, an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError
+    if `path` must not be replaced or cannot be written.
     """
     require_free(path, overwrite)
     with _writing(path):
@@ -117,9 +116,9 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
     """Lock a file or folder while the block runs, and yield True.
 
-    Several processes may have a shared lock, but only one may have an exclusive lock. A lock ends with its
-    process. An exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the
-    lock. Where locks are not supported (Windows, some network drives), nothing is locked and False is yielded.
+    Several processes may have a shared lock, but only one may have an exclusive lock. A lock ends with its process. An
+    exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the lock.
+    If the lock cannot be set (Windows, some network drives, a missing file with `shared`), False is yielded.
     """
     with ExitStack() as stack:
         is_locked = False
@@ -143,10 +142,10 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # raised by the user's code, not by the operating system
+        if error.errno is None:  # the user's code raised the error, not the operating system
             raise
         shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:60]}..."
-        raise InputError(f"cannot write {shown}: {error.strerror}; choose a folder you may write to") from error
+        raise InputError(f"cannot write {shown}: {error.strerror}; choose a path that can be written") from error
 
 
 def _require_own(path: Path, marker: str | None) -> None:
@@ -162,19 +161,19 @@ def _require_own(path: Path, marker: str | None) -> None:
     if mark is None:
         kind = "an output of finpod" if marker is None else KINDS[marker]
         raise InputError(
-            f"{path} is not {kind} (it holds {entries[0]!r}), so overwrite=True does not replace it; choose another name"
+            f"{path} is not {kind} (it holds {entries[0]!r}), so overwrite=True cannot replace it; choose another name"
         )
     for name in entries:
         if name != mark and not _PARTS.fullmatch(name):
             raise InputError(
-                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True is refused; move {name!r} away"
+                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True fails; move {name!r} out"
             )
         if (path / name).is_dir():  # a segment of a walk-forward
             _require_own(path / name, ENSEMBLE)
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists without `overwrite`, or cannot be created. A temporary folder serves as the test."""
+    """Raise InputError if `path` exists and `overwrite` is False, or if a temporary folder cannot be created there."""
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
@@ -203,18 +202,18 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return a dict: package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
+    """Return package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}
     for name in packages:
-        with suppress(metadata.PackageNotFoundError):  # such as finpod in a source tree on the path
+        with suppress(metadata.PackageNotFoundError):  # for example, finpod is imported from a source tree
             versions.setdefault(name, metadata.version(name))
     return {name: versions.get(name, "not installed") for name in packages}
 
 
 def to_json(value: Any) -> str:
-    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON with sorted keys and a final newline.
+    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON, with sorted keys and a newline.
 
     NaN and infinities become null. Raises TypeError for other values.
     """

@@ -21,21 +21,21 @@ EPISODES = 20
 EVALUATION_SEED = 2**32 - 1
 """Seed of the initial states of an evaluation. Training uses other seeds."""
 PPO = {
-    "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10, "num_minibatches": 8,
-    "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
+    "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10,
+    "num_minibatches": 8, "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
 }  # fmt: skip
-"""PPO settings for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on the KL divergence."""
+"""PPO settings for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on KL divergence."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
 """Bounds of the PPO settings that a tournament draws."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LocomotionTask(Task):
-    """One of the six locomotion tasks in one variant. Agents are ranked by the mean return of 20 deterministic episodes."""
+    """One of six locomotion tasks, in one variant. Agents are ranked by mean return in 20 deterministic episodes."""
 
     name: str
     variant: str = "standard"
-    """Variant: 'standard', 'full' (external contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
+    """'standard', 'full' (with external contact forces) or 'fast' (cheaper integrator). Scores of variants differ."""
     threads: int | None = None
     """Number of threads of the physics engine. None: all usable cores. The number does not change results."""
     device: str = "cpu"
@@ -56,32 +56,32 @@ class LocomotionTask(Task):
         return spec_of(self.name, self.variant)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> LocomotionEnv:
-        """Return `num_envs` worlds for training. In every task, actions from -1 to 1 cover the range of the motors."""
+        """Return `num_envs` environments for training. Actions from -1 to 1 cover the range of the motors."""
         options: dict[str, Any] = {"variant": self.variant, "threads": self.threads, "seed": seed, "device": device}
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
-        """Return a score of 20 deterministic episodes: mean, standard deviation and minimum of returns, and mean length."""
+        """Return the score of 20 deterministic episodes: mean, deviation and minimum of returns, and mean length."""
         returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
         figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
         figures["mean_length"] = lengths.double().mean()
         return Score({name: value.item() for name, value in figures.items()})
 
     def space(self) -> Space:
-        """Return the settings of agents. Network width and learner settings vary; the initial noise is the same for all."""
+        """Return the space of an agent's settings: network width and learner. The initial noise is the same for all."""
         return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return PPO settings for the first agent. With them, agents of five seeds learned the task (backtests/README.md)."""
+        """Return the settings of PPO for the first agent (results: backtests/README.md); empty for other learners."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log: 'task', which must not change on resuming, and 'versions', with the physics engine."""
+        """Return entries for the log: 'task', which must not change on resuming, and 'versions' (physics engine)."""
         spec = self.spec()
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
-        """Return everything that scores depend on: variant, sizes, integrator, solver and version of the physics engine."""
+        """Return what scores depend on: variant, sizes, integrator, solver and version of the physics engine."""
         spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
         return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 

@@ -22,21 +22,21 @@ READERS = 16
 class Store:
     """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
-    File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the folder
-    NAME.parts, and `read` joins the objects. Methods raise InputError, which names the file, if a file cannot be written,
-    read or removed. The constructor raises InputError for a URL that cannot be opened.
+    File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the
+    folder NAME.parts, and `read` joins the objects. Methods raise InputError, which names the file, if a file cannot be
+    written, read or removed. The constructor raises InputError for a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
         self.folder = _local(text)
-        """Folder on this machine. None: the store is at a URL."""
+        """Folder on this machine; None if the store is at a URL."""
         self.where = str(self.folder or (text if text.endswith("://") else text.rstrip("/")))
         """Folder or URL as messages show it."""
         self.system, root = _opened(text if self.folder is None else self.folder.absolute().as_uri())
         self._root = root.rstrip("/")
         self._made: set[str] = set()  # folders known to exist
-        self._next: dict[str, int] = {}  # number of the next part of a file, which has only one writer
+        self._next: dict[str, int] = {}  # number of the next part of a file; a file has only one writer
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: readers see the old content or the new content."""
@@ -56,7 +56,7 @@ class Store:
         """Return the content of a file, including what was appended. Raises FileNotFoundError if it does not exist."""
         parts = self.names(f"{name}.parts")
         whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
-        with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may be thousands of parts
+        with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may have thousands of parts
             return b"".join(readers.map(self._content, whole + parts))
 
     def append(self, name: str, content: bytes) -> None:
@@ -109,7 +109,7 @@ class Store:
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
-        """Turn errors of the file system into an InputError that names the file. FileNotFoundError passes on reading."""
+        """Turn errors of the file system into an InputError that names the file. Keep FileNotFoundError on reading."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -153,7 +153,7 @@ def _local(text: str) -> Path | None:
 
 
 def _opened(url: str) -> tuple[FileSystem, str]:
-    """Return (file system, path in it) of a URL."""
+    """Return (file system, path in the file system) of a URL."""
     try:
         from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 

@@ -1,4 +1,4 @@
-"""`StockTask`: trade a market, with training on one window and validation on a later one."""
+"""`StockTask`: the task of trading a market, with a training window and a later validation window."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StockTask(Task):
     validation: tuple[int, int]  # first and last row
     device: str = "cpu"  # device that holds the features and masks
     observed: tuple[str, ...] | None = None  # features that this agent observes. None: all
-    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs in training; None: `trading`
+    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs, for training. None: `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -75,7 +75,7 @@ class StockTask(Task):
 
     @cached_property
     def anchor(self) -> Tensor:
-        """[T, N] float64 weights of the anchor, which actions tilt and agents must beat."""
+        """[T, N] float64 weights of the anchor, the portfolio that actions tilt and that agents must beat."""
         first = max(self.train[0] - self.execution.lag, 0)
         return anchor_weights(self.execution, self.trading.anchor, self.market, slice(first, self.validation[1] + 1))
 
@@ -95,7 +95,7 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return the table: features [T, N, F], mask [T, N] of members with a bar, and anchor [T, N] of a tilt."""
+        """Return the table: features [T, N, F], mask [T, N] of members with a bar, and the anchor [T, N] of a tilt."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
@@ -111,7 +111,7 @@ class StockTask(Task):
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
     ) -> MarketPolicy | ScorerPolicy:
-        """Return an untrained policy of width `hidden` for the observed features; a `ScorerPolicy` if `network` is a setting."""
+        """Return an untrained policy for the observed features; a `ScorerPolicy` if `network` is a setting."""
         hidden, trading = settings.get("hidden", PolicySpec.hidden), self.trading
         sizes: dict[str, Any] = {"hidden": hidden, "action": trading.action, "tilt": trading.tilt}
         sizes["features"] = len(self.own_panel.names)
@@ -139,7 +139,7 @@ class StockTask(Task):
         return task
 
     def space(self) -> Space:
-        """Return the space of settings of an agent: features, network width, reward and the factor on costs in training."""
+        """Return the space of an agent's settings: features, network width, reward, and factor on costs in training."""
         return Space(
             start={"hidden": PolicySpec.hidden, "features": None, "reward": None, "cost_factor": 1.0},
             ranges={"cost_factor": COST_FACTOR},
@@ -149,7 +149,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return settings of PPO for this task. The discount per session is converted to a discount per decision."""
+        """Return the settings of PPO; empty for other learners. The discount per session becomes one per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -157,7 +157,7 @@ class StockTask(Task):
         return self.score_of(self.play(policy, self.validation), self.validation)
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window (first row, last row), with the settings `trading`."""
+        """Return the path of the deterministic policy on a window (first row, last row), with settings `trading`."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -179,7 +179,7 @@ class StockTask(Task):
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of the anchor on a window, rebalanced when agents decide, at the task's costs."""
+        """Return the path of the anchor on a window: rebalanced when agents decide, at their costs, without caps."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
@@ -198,7 +198,7 @@ class StockTask(Task):
         return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return the parts of the task that an ensemble needs: features, scaling, trading settings, windows and data hash."""
+        """Return what an ensemble needs of the task: features, scaling, trading settings, windows and data hash."""
         day, panel = [f"{date!s:.10}" for date in self.market.dates], self.own_panel
         return {
             "task": self.name,
@@ -215,8 +215,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log: 'task' (must not change when the run is resumed), undefined features, the title of the
-        data, and the validation returns of the baseline."""
+        """Return entries for the log: 'task', which must not change when the run is resumed, undefined features, the
+        title of the data, and the validation returns of the baseline."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
@@ -237,7 +237,7 @@ class StockTask(Task):
 
     @classmethod
     def from_shared(cls, shared: Mapping[str, Any], device: torch.device) -> StockTask:
-        """Return the task from the result of `to_shared`. On the CPU, its tensors share the read-only arrays."""
+        """Return the task from the result of `to_shared`. On the CPU, its tensors share the memory of the arrays."""
 
         def tensors(part: Mapping[str, Any]) -> dict[str, Any]:
             ready = {name: torch.from_numpy(x).to(device) for name, x in part.items() if isinstance(x, np.ndarray)}
@@ -271,9 +271,9 @@ def make_stock_task(
     features: Features = None,
     device: str = "cpu",
 ) -> StockTask:
-    """Return the task for a training window and a validation window. It contains the data up to the end of validation.
+    """Return the task for a training window and a validation window. The task has the data up to the end of validation.
 
-    Raises InputError for windows that overlap or are too short.
+    Raises InputError for windows that overlap or are too short, data without members, a bad anchor and lacking volumes.
     """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
@@ -283,11 +283,11 @@ def make_stock_task(
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
             text = f"the {name} window has {last - first} sessions to trade, fewer than hold={trading.hold}"
-            raise InputError(f"{text}; take a longer window or decide more often", argument=name)
+            raise InputError(f"{text}; take a longer window or a smaller hold", argument=name)
     known = market.rows(0, validation_rows[1] + 1)
-    # later delistings are not known then and must not change the hash of the data
+    # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = (known.member & known.has_bar).any(axis=0)  # also before training, as they are part of the market return
+    seen = (known.member & known.has_bar).any(axis=0)  # also before training: part of the market return
     if not seen.any():
         raise InputError("no member has a price up to the end of validation; choose other dates")
     task = StockTask(

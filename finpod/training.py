@@ -80,33 +80,32 @@ def train(
 ) -> Ensemble | TrainedRun | None:
     """Train agents on a task in a tournament and save the best in the folder `out`.
 
-    The task "stocks" trades `market`: agents train on the days of `train` and are selected on those of `validation`; no
-    later row is read. `features`, `costs`, `hold` (sessions between decisions), `action`, `fill` and further keywords (the
-    fields of `TradingConfig`) define the task. `anchor` may be weights [T, N], which become the column `extra:anchor` of the
-    market. Features that are undefined on more than half of the training rows are dropped, with a warning or a message to
-    `progress` and `watch`. Returns the selected agents as an `Ensemble`, a Strategy.
+    The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
+    later row is read. `features`, `costs`, `hold` (sessions between decisions), `action`, `fill` and further keywords
+    (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
+    `extra:anchor` of the market. Features that are undefined on more than half of the training rows are dropped, with a
+    warning or a message to `progress` and `watch`. The call returns the selected agents as an `Ensemble`, a Strategy.
 
-    "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in the
-    `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. Of the keywords
-    that define "stocks", other tasks take only `num_envs`. For them, `train` returns a `TrainedRun`.
+    "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
+    the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
+    tasks, `train` returns a `TrainedRun`. Of the keywords that define "stocks", they take only `num_envs`.
 
-    `learner` is a name in `finpod.rl.LEARNERS`, `config` the settings of the first agent. `steps` are environment steps an
-    agent (default: those of the task), rounded to whole rollouts. With `seeds` > 1 the tournament is run that many times, with
-    seed, seed + 1, ..., and the selected agents of all are kept. `plan` has the other settings of the tournament, such as
-    mode and stop rules; `pods` says where it runs.
+    `learner` is a name in `finpod.rl.LEARNERS`. `config` holds the settings of the first agent. `steps` is the number
+    of environment steps of an agent (default: that of the task), rounded to whole rollouts. With `seeds` > 1, the
+    tournament is run that many times, with seed, seed + 1, ..., and the selected agents of all tournaments are kept.
+    `plan` has the other settings of the tournament, such as mode and stop rules. `pods` says where agents train.
 
-    During the run, log and checkpoints are in `OUT.unfinished`, or at the URL `storage`. `resume` continues from there with
-    the same settings; `fork` starts from a copy of another unfinished run, with other settings. The log records all settings,
-    the arguments of `load_market` and the plain values `metadata`, so a run can be resumed by its name alone. `progress` is
-    called with the name of a step and the fraction that is done, `watch` with the `Scheduler` of the tournament.
+    During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
+    continues this run with the same settings. `fork` starts from a copy of another unfinished run, with other settings.
+    The log records all settings, the arguments of `load_market` and the plain values `metadata`, so a run can be
+    resumed by name. `progress` is called with the name of a step and the fraction done, `watch` with the `Scheduler`.
 
-    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it, raises the
-    errors of a training that cannot begin, and returns None.
+    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it, raises
+    the errors of a training that cannot begin, and returns None.
 
-    Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task object
-    that lacks a member, a market for a task without market, and an `out` that exists (unless `overwrite`). Also
-    raises it for an unfinished run of this name without `resume` or `overwrite`, for a resumed run with other settings, and
-    for a run in use by another process.
+    Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task
+    object that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), an
+    unfinished run of this name without `resume` or `overwrite`, other settings on resuming, and a run that is in use.
     """
     require_number("seeds", seeds, 1, whole=True)
     require_number("threads", threads, 1, whole=True)
@@ -119,7 +118,7 @@ def train(
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
     out, folder = Path(out), RunFolder.of(Path(out), storage)
     require_free(out, overwrite, ENSEMBLE if isinstance(task, str) else TRAINED)
-    here = "cpu" if pods.gpus else str(pick_device(device))  # a driver without a GPU may have pods with a GPU
+    here = "cpu" if pods.gpus else str(pick_device(device))  # agents may train on GPUs of other machines
     used = "cuda" if pods.gpus else here
     of_market = {"market": market, "train": train, "validation": validation, "features": features, "costs": costs,
                  "hold": hold, "action": action, "fill": fill}  # fmt: skip
@@ -132,7 +131,7 @@ def train(
     shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
     setups = [TournamentSetup(plan=replace(plan, seed=seed + s), **shared) for s in range(seeds)]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
-    folder.require(**how, setups=setups)  # before features are computed
+    folder.require(**how, setups=setups)  # before the features are computed
     remarks = _prepare(setups[0], progress, watch)
     if check:
         open_executor(setups[0], pods).close()
@@ -150,7 +149,7 @@ def _learning_task(
 ) -> Task:
     """Return the task for the arguments of `train`.
 
-    Raises InputError for an unknown learner, the config of another learner, and a learner whose gradient the task lacks.
+    Raises InputError for an unknown learner, another learner's config, and a learner whose gradient the task lacks.
     """
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
@@ -174,7 +173,7 @@ def _stock_task(
 ) -> StockTask:
     for what, value in (("market", market), ("train", train), ("validation", validation)):
         if value is None or (what == "market" and not isinstance(value, MarketData)):
-            text = f"task {STOCKS!r} needs {what}; pass a market, and pairs (first, last) as train and validation"
+            text = f"task {STOCKS!r} needs {what}; pass a MarketData as market, pairs of dates as train and validation"
             raise InputError(text, argument=what)
     if not isinstance(settings.get("anchor", ""), str):
         market, settings["anchor"] = with_anchor(market, settings["anchor"])
@@ -188,17 +187,17 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            raise InputError(f"task {learning.name!r} has no market, so {name} has no effect; leave out {name}", name)
+            raise InputError(f"task {learning.name!r} has no market, so no {name}; omit the argument {name}", name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks. Return remarks on dropped features and on a `max_weight` too low to invest all.
+    """Compute the features of stocks. Return remarks on dropped features, and on a `max_weight` too low to invest all.
 
-    Without `progress` and `watch` they are issued as warnings. Raises InputError if a rollout of a learner with the exact
-    gradient is longer than the training window.
+    Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner with the exact
+    gradient has rollouts longer than the training window.
     """
     task = setup.task
     if not isinstance(task, StockTask):
@@ -206,7 +205,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     steps, hold, sessions = setup.config.num_steps, task.trading.hold, task.train[1] - task.train[0]
     if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
         raise InputError(
-            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}, but the training window has only {sessions:,}; "
+            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}; the training window has {sessions:,}; "
             "give fewer steps",
             argument="num_steps",
         )
@@ -219,7 +218,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
         remarks.append(
-            f"max_weight {cap:g} needs {needed:,} assets to invest all, but some days have {fewest}; the rest stays in cash"
+            f"max_weight {cap:g} needs {needed:,} assets to invest all; some days have {fewest}, so cash remains"
         )
     if progress is None and watch is None:
         for remark in remarks:
