@@ -1,4 +1,4 @@
-"""The public `backtest`, `audit` and `train`. They accept names and files of strategies and tasks, too."""
+"""The public `backtest`, `audit` and `train`. They also accept names and files of strategies and tasks."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
     The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
-    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run, lacks the class, or
-    without a class name does not define exactly one task.
+    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run or lacks the class
+    and, if no class is given, for a file with no task or several tasks.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -114,7 +114,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
         if not name.startswith("_") and name not in FEATURES
     ]
     if not features:
-        raise StrategyError(f"{path} defines no feature function; write one with a new public name and a market")
+        raise StrategyError(f"{path} defines no feature function; write a new public one that takes a market")
     return features
 
 
@@ -152,7 +152,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of the class `wanted` of a file, or if empty of the only subclass of `base` with `needed`."""
+    """Return an instance of a file's class `wanted`; if empty, of the only subclass of `base` with members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

@@ -35,7 +35,7 @@ class LocomotionTask(Task):
 
     name: str
     variant: str = "standard"
-    """'standard', 'full' (with external contact forces) or 'fast' (cheaper integrator). Scores of variants differ."""
+    """'standard', 'full' (contact forces) or 'fast' (cheaper integrator). Scores of variants are not comparable."""
     threads: int | None = None
     """Number of threads of the physics engine. None: all usable cores. The number does not change results."""
     device: str = "cpu"

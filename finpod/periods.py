@@ -200,5 +200,5 @@ def _stamps(index: Any) -> Any:
     elif kind != "integer" or not len(index) or index.max() < _FIRST_DATE:
         return None
     raise InputError(
-        f"the index holds {index[0]!r}, not only dates as YYYY-MM-DD; convert the index with pandas.to_datetime"
+        f"the index, which holds {index[0]!r}, must hold dates as YYYY-MM-DD; convert it with pandas.to_datetime"
     )

@@ -53,7 +53,7 @@ def intervals(
     for the metrics of `returns` minus those of the series [n] with this name. All series cover the same days;
     `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns, or of the returns minus
     the other series, so an interval does not depend on the remaining series. Resamples with an undefined metric are
-    skipped; without any other, the bounds are NaN. Peaks of resamples differ, so a drawdown may be outside its
+    skipped; if all are skipped, the bounds are NaN. Peaks of resamples differ, so a drawdown may be outside its
     interval.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
@@ -242,7 +242,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns of shape {table.shape} are not finite [T, M]; pass finite columns of trials", argument="returns"
+            f"returns of shape {table.shape} are not [T, M], all finite; pass one column a trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(

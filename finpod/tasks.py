@@ -273,7 +273,7 @@ def make_stock_task(
 ) -> StockTask:
     """Return the task for a training window and a validation window. The task has the data up to the end of validation.
 
-    Raises InputError for windows that overlap or are too short, data without members, a bad anchor and lacking volumes.
+    Raises InputError for windows that overlap or are too short, data without members, a bad anchor and missing volumes.
     """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:

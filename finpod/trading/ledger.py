@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this, and orders up to this fraction of the target position, are rounding errors and count as zero."""
 
 NEWTON = 6
-"""Number of Newton steps for the root of a cubic. From at most a third above the root, four give full precision."""
+"""Number of Newton steps for the root of a cubic. They start at most a third above the root; four steps suffice."""
 
 
 @dataclass(frozen=True, kw_only=True)
