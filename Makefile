@@ -1,4 +1,4 @@
-# Only nasdaq100 needs a network, apart from the installation of packages.
+# Apart from the installation of packages, only the target nasdaq100 needs a network.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,10 +10,10 @@ READY := $(VENV)/.installed
 demo: $(READY)  ## train and test agents on the bundled sample, and write reports/demo.html
 	@$(BIN)/finpod demo --overwrite
 
-test: $(READY)  ## all tests, except slow ones, journeys and those that need a GPU
+test: $(READY)  ## run the tests, except slow tests, end-to-end tests and tests that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
-check: $(READY)  ## the journeys: runs the blocks of the README, and trains agents that must learn
+check: $(READY)  ## run the end-to-end tests: the commands of the README, and training of agents that must learn
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
 
 lint: $(READY)  ## check style, format and types
