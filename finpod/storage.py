@@ -31,6 +31,8 @@ class Store:
         text = str(place)
         self.folder = _local(text)
         """Folder on this machine; None if the store is at a URL."""
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"the storage {text} is a file; give a folder, or a URL such as s3://bucket/runs")
         self.where = str(self.folder or (text if text.endswith("://") else text.rstrip("/")))
         """Folder or URL as messages show it."""
         self.system, root = _opened(text if self.folder is None else self.folder.absolute().as_uri())
@@ -115,9 +117,8 @@ class Store:
         except (OSError, ValueError) as error:
             if isinstance(error, InputError) or (isinstance(error, FileNotFoundError) and verb == "read"):
                 raise
-            raise InputError(
-                f"cannot {verb} {'/'.join(filter(None, (self.where, name)))}: {first_line(error)}"
-            ) from error
+            place = "/".join(filter(None, (self.where, name)))
+            raise InputError(f"cannot {verb} {place}: {first_line(error)}") from error
 
 
 def _append(path: Path, content: bytes) -> None:
@@ -145,8 +146,7 @@ def _local(text: str) -> Path | None:
     if not text.startswith("file://"):
         return None
     if not text.startswith("file:///"):
-        text = f"{text} is not a path on this machine; write file:/// and the absolute path, or only the path"
-        raise InputError(text)
+        raise InputError(f"{text} is not a path on this machine; write file:/// and the absolute path, or the path")
     from urllib.request import url2pathname
 
     return Path(url2pathname(text.removeprefix("file://")))

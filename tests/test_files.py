@@ -201,7 +201,7 @@ def test_a_file_url_is_the_folder_itself_and_unknown_urls_are_refused_in_one_lin
     Store(f"file://{tmp_path}/a%20b").write("x", b"1")
     assert (tmp_path / "a b" / "x").read_bytes() == b"1"
     assert (tmp_path / "a b" / "x") == Store(tmp_path / "a b").folder / "x"
-    for url in ("file://runs/one", "nosuch://bucket/run"):
+    for url in ("file://runs/one", "nosuch://bucket/run", f"{tmp_path}/a b/x"):
         refused(f"{url}[^\n]*$", Store, url)
 
 
