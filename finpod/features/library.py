@@ -3,9 +3,9 @@
 Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market return, the
 equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over the last n sessions, including today's.
 
-The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all prices
-of an asset by a constant (and dividing its volume by it) changes no feature. The published set has them: it is the state of
-the FinRL papers and tutorials as `stockstats` defines it. Use it only to reproduce published work.
+The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all
+prices of an asset by a constant (and dividing its volume by it) changes no feature. The published set has price levels.
+It is the state of the FinRL papers and tutorials as `stockstats` defines it. Use it only to reproduce their results.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Bars:
 
     @cached_property
     def market_return(self) -> Tensor:
-        """[T, 1] m: equal-weight mean of the returns of the day's members; NaN where none has one."""
+        """[T, 1] m: equal-weight mean of the returns of the day's members; NaN where no member has a return."""
         counted = self.member & self.returns.isfinite()
         total = self.returns.where(counted, 0.0).sum(dim=1, keepdim=True)
         return total / counted.sum(dim=1, keepdim=True)  # 0 / 0 is NaN
@@ -182,8 +182,8 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
     d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is the
     correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
     well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members (`member`
-    [T, N]) that have a return today and on every session of the window. `per_asset` divides by their number. NaN if there
-    are none.
+    [T, N]) that have a return today and on every session of the window. `per_asset` divides by their number. Without
+    such assets, the distance is NaN.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -271,7 +271,7 @@ def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Return 100 U / (U + D) [T, N], where U and D are exponential means of the rises and falls of c; NaN until it moves."""
+    """Return 100 U / (U + D) [T, N]. U and D are exponential means of the rises and falls of c. NaN until c moves."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)

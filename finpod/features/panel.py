@@ -1,4 +1,4 @@
-"""`build_panel`: the features of all assets of a `MarketData` as finite observations on a device; their `Scaling`.
+"""`build_panel`: the features of all assets of a `MarketData` as finite observations on a device, and their `Scaling`.
 
 Row t is computed from rows <= t only, so later rows do not change a single bit of it. A feature whose tables are missing
 (such as volumes) is left out and listed in `Panel.left_out`.
@@ -27,12 +27,12 @@ Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, or a sequence of these. None: the default set."""
 
 MOST_UNDEFINED = 0.5
-"""Largest share of the training rows on which a feature may be undefined. Undefined values are observed as 0, the mean; a
-feature that is rarely defined in training would later take values that agents have never seen."""
+"""Largest fraction of the members' bars in the training rows at which a feature may be undefined. An undefined value is
+observed as 0, the mean. A feature that is rarely defined in training would later take values new to the agents."""
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
 """Kind of scaling -> bound of the observations, in standard deviations."""
 _CONSTANT = 1e-6
-"""A standard deviation below this share of the mean is a rounding error of a constant float32 feature."""
+"""A standard deviation below this fraction of the mean is a rounding error of a constant float32 feature."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ class Panel:
     scaling: Scaling
     """Scaling of the features, which is stored with the agents trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> share of the members' bars in the training rows without a value. Shares of 0 are left out. Empty if the
-    scaling of a trained agent is used."""
+    """Feature -> fraction of the members' bars in the training rows at which the feature has no value, if above 0.
+    Empty if the scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> this share, for the features that were dropped because their share is above `MOST_UNDEFINED`."""
+    """Feature -> the same fraction, for features that were dropped because it is above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
@@ -135,7 +135,7 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return (features that `market` supports, names of those whose tables it lacks). Sets are replaced by their members.
+    """Return (features that `market` supports, names of features whose tables it lacks). Sets become their features.
 
     Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like a
     built-in or another requested feature, and if no feature is left.
@@ -153,7 +153,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
             else:
                 available[name] = feature
     if not available:
-        text = "features is empty; leave out features for the default set"
+        text = "features is empty; give a feature, or omit the argument features= for the default set"
         if left_out:
             lacking = ", ".join(left_out)
             text = f"no feature is left: this market lacks columns that {lacking} need; choose other features"
@@ -280,7 +280,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return (mean, sd) of the members' `values` [T, N], over all or along `dim`; 0 without values. sd is 0 if constant."""
+    """Return (mean, sd) of members' values [T, N], over all or along `dim`; 0 without values. Constants have sd 0."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

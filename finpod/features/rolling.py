@@ -2,8 +2,8 @@
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
 result is computed from rows <= t only, by operations whose order does not depend on later rows. Later rows therefore do not
-change a single bit of it. A window counts rows. Its statistic is over the values in it, and NaN if the share of its rows
-with a value is below `COVERAGE`.
+change a single bit of it. A window is a number of rows. Its statistic uses the values in these rows. It is NaN if the
+fraction of the rows with a value is below `COVERAGE`.
 
 A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t. This
 takes log2(window) passes over the table. Differences of running sums would suffer from cancellation and spread NaN.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 COVERAGE = 0.8
-"""Least share of a window's rows that must have a value."""
+"""Least fraction of a window's rows that must have a value."""
 DUST = 1e-12
 """A divisor below this, relative to its unit, is a rounding error and counts as zero."""
 
