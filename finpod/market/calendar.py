@@ -13,7 +13,7 @@ from finpod.measures import Array
 
 NEW_YORK = ZoneInfo("America/New_York")
 GRACE = np.timedelta64(15, "m")
-"""A session's bar counts as finished this long after the close."""
+"""Time from the close of a session until its bar counts as finished."""
 
 
 class Sessions(NamedTuple):
@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """Return the sessions of the exchange `calendar` within [first, last]. Raises InputError for an unknown name."""
+    """Return the sessions of the exchange `calendar` within [first, last]. Raises InputError if the years have none."""
     import exchange_calendars
 
     start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
@@ -45,7 +45,7 @@ def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Ses
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
             f"the calendar {calendar!r} has no sessions from {start} to {stop} ({first_line(error)}); give a name of "
-            "exchange_calendars such as XNYS, XTKS or XLON, or calendar=None",
+            "exchange_calendars that has these years, such as XNYS or XTKS; for a file, calendar=None also works",
             argument="calendar",
         ) from error
     dates = exchange.sessions.to_numpy().astype("datetime64[ns]")
@@ -66,9 +66,9 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """The end of each row of a market with `dates` [T]: the close of the session, or the end of a day that has no session.
+    """Times at which the rows of a market end: the close of the session, or the end of a day that has no session.
 
-    `zone` is the time zone of the rows; None if times of day are kept as written.
+    `zone` is the time zone of these times. None: times of day are compared as written.
     """
 
     def __init__(self, dates: Array, calendar: str | None) -> None:
@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return for each stamp [R] the first row that may use a value known at that time; T for NaT and after the last row.
+        """Return, for each of the times `stamps` [R], the first row that may use a value known then; T if none may.
 
-        With one row per session, it is the first row that ends at or after the stamp; in an intraday market, the first bar that
-        begins at or after it. A stamp at midnight is a day without a time. It means the row of the first session on or after
-        that day; in an intraday market, the first bar at or after the close of that session.
+        With one row per session, this is the first row that ends at or after the time. In an intraday market, it is the
+        first bar that begins at or after the time. A stamp at midnight stands for a day: its row is the first session
+        on or after the day; in an intraday market, the first bar at or after the close of that session. NaT has no row.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

@@ -18,33 +18,33 @@ CENT = 0.006
 """A price may be outside [low, high] by this much, for rounding."""
 
 CALM, CERTAIN = 0.05, 5
-"""Conditions for a change of unit: an absolute return below `CALM` on that day, and `CERTAIN` bars before it and from it on."""
+"""A change of the volume's unit needs an absolute return below `CALM`, and `CERTAIN` bars on either side."""
 STALE = 5
-"""Stale bars at the end of an asset are masked if they span at least this many sessions."""
+"""Stale bars at the end of an asset's history are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
-"""This many equal closes at the end of an asset are suspicious if no volume shows a trade."""
+"""At least this many equal closes at the end of an asset's history are suspicious if no volume shows a trade."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A step of adj_close / close is a large distribution if it exceeds `ALWAYS_LARGE`. It is also one if it exceeds `LARGE_STEP`
-and is the asset's only step, or at least `UNUSUAL` times the asset's median step."""
+"""A relative increase of adj_close / close is a large distribution from `ALWAYS_LARGE` on. From `LARGE_STEP` on, it is
+one if the asset has no other increase, or if it is at least `UNUSUAL` times the asset's median increase."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
-"""Largest difference in log return between a jump and one of `SPLIT_SIZES`."""
+"""Largest difference between the absolute log return of a jump and the log of one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
 """A gap of at least `LONG_GAP` sessions with an absolute log return of at least `LEVEL` across it is an anomaly."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Two assets may be one renamed listing if the log return from the old last bar to the new first bar is at most `SAME_LEVEL` (bars
-on consecutive sessions) or `SAME_PRICE` (bars on one session)."""
+"""Two assets may be one renamed listing if the absolute log return from the last bar of one to the first bar of the
+other is at most `SAME_LEVEL` (for bars on consecutive sessions) or `SAME_PRICE` (for bars on the same session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Prices look back-filled if the close is constant over at least this many sessions at the start: with volumes, and without."""
+"""Fewest sessions with a constant close at the start of back-filled prices, in markets with and without volumes."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without those that are impossible. Each is logged once, under the first check that it fails.
+    """Return the bars without the impossible ones. Each removed bar is logged once, under the first check that fails.
 
-    A missing adj_close is impossible only if other bars of the asset have one. An open outside [low, high] and an impossible
-    volume are masked alone; the rest of the bar is kept.
+    A bar without adj_close is impossible only if other bars of the asset have one. An open outside [low, high] and an
+    impossible volume become NaN; the rest of their bar is kept.
     """
     values = dict(bars.values)
     nothing = np.full(len(bars), np.nan)
@@ -77,9 +77,9 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     """Mask volumes of zero on bars whose price moved, and repair volumes whose unit changes within the history.
 
-    The unit changes if volumes jump by a power of ten of at least 100, the price does not jump, and all volumes on the larger
-    side end in as many more zeros. The volumes on that side are divided by the factor. A volume of zero on a bar with one
-    price is kept: perhaps nobody traded.
+    The unit has changed if volumes jump by a factor 10^k with k >= 2, the price does not jump, and all volumes on the
+    larger side end in k more zeros than those on the other side. The larger volumes are divided by 10^k. A volume of
+    zero is kept if the price did not move: perhaps nobody traded.
     """
     values = bars.values
     if "volume" not in values:
@@ -123,11 +123,11 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 
 
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without the stale bars at the end of an asset, which only repeat the last price.
+    """Return the bars without the stale bars at the end of an asset's history, which only repeat the last price.
 
-    A stale bar has no volume and the prices of the previous bar (open, high and low may also be missing or equal to the
-    close). Stale bars are masked if they span at least `STALE` sessions at the end of an asset. Assets without any positive
-    volume are kept. Equal closes at the end whose volumes are missing, zero or equal are reported as suspicions.
+    A stale bar has no positive volume and the prices of the previous bar (open, high and low may also be missing or
+    equal to the close). Stale bars are masked if they span at least `STALE` sessions, one of them has a volume of zero,
+    and the asset has any positive volume. Other equal closes at the end without a trade are suspicions.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -155,7 +155,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
-    """Return two arrays [R]: True for the stale bars at the end of each asset, and the number of sessions that these bars span.
+    """Return two arrays [R]: a mask of the `stale` bars at the end of each asset, and how many sessions they span.
 
     `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
     """
@@ -167,8 +167,8 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
     """Report missing sessions and volumes, large distributions, jumps, series that end early and likely renames.
 
-    Sessions are those of `calendar`; if it is None, or bars are weekly or longer, they are the `dates` [T]. Distributions
-    and jumps on the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
+    If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. Distributions and jumps on
+    the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
     """
     days = bars.date.astype("datetime64[D]")
     by_dates = calendar is None or is_weekly_or_longer(dates)
@@ -183,19 +183,19 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     span = "bar" if (bars.date != days).any() else "day"
     log.report(
-        "bars without volume", bars, volume == 0, lambda row: f"volume 0, one price of {close[row]:g} in the {span}"
+        "bars without volume", bars, volume == 0, lambda row: f"the volume is 0; the {span} closes at {close[row]:g}"
     )
     _report_moves(bars, gap, listed, log)
     last = np.r_[bars.first[1:], True]
     _report_renames(bars, at, np.flatnonzero(last), log)
     end = dates[-1].astype("datetime64[D]")
     log.report(
-        "series that end early", bars, last & (days < end), lambda _: f"the last bar; the data continue to {end}"
+        "series that end early", bars, last & (days < end), lambda _: f"the asset ends here; the data continue to {end}"
     )
 
 
 def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:
-    """Report large distributions, jumps of the size of a split, and jumps across `gap` [R] missing sessions."""
+    """Report large distributions, jumps of the size of a split, and jumps across the `gap` [R] of missing sessions."""
     close = bars.values["close"]
     adjusted = bars.values.get("adj_close", close)
     factor, move = adjusted / close, bars.log_steps(adjusted)
@@ -208,8 +208,9 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
         before = close[row - 1]
         cash = before * (1 - 1 / (1 + step[row]))
         return (
-            f"close {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: a spin-off or special "
-            f"dividend of {cash:.2f} at {before:.2f}; reinvested at the day's close: {(close[row] + cash) / before - 1:+.2%}"
+            f"close moves {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: "
+            f"perhaps a spin-off or special dividend of {cash:.2f} at a price of {before:.2f}; if it is reinvested at "
+            f"the day's close, the return is {(close[row] + cash) / before - 1:+.2%}"
         )
 
     size = SPLIT_SIZES[np.searchsorted(np.log(SPLIT_SIZES[:-1] * SPLIT_SIZES[1:]) / 2, np.abs(move))]  # nearest log
@@ -218,13 +219,13 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
         n, unit = size[row], "(or of a change of unit) " if size[row] >= 100 else ""
         return (
             f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
-            f"{unit}that is not listed; left unchanged, because the return may be real"
+            f"{unit}that is not listed; the prices stay unchanged, because the return may be real"
         )
 
     def gap_in_level(row: int) -> str:
         return (
-            f"{adjusted[row - 1]:g} before {gap[row]} sessions without a bar, {adjusted[row]:g} after; "
-            "perhaps another company, or a split that is not listed"
+            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar, {adjusted[row]:g} after; "
+            "perhaps the symbol went to another company, or a split is not listed"
         )
 
     is_split = np.abs(np.abs(move) - np.log(size)) < EXACT
@@ -235,7 +236,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
 
 def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
-    """Report each asset that ends where another one begins: at about the same price, on the same or the next session."""
+    """Report each asset that ends at about the price of another one that begins on the same or the next session."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
@@ -251,10 +252,10 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 
 
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
-    """Return three arrays [n] on the assets that look back-filled: column, first row, and row of the first real bar.
+    """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    With volumes: the close is constant for at least `STILL` sessions without volume, up to the first bar with volume. Without
-    volumes: the close is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
+    In a market with volumes, the close is constant for at least `STILL` sessions without volume, to the first volume.
+    In others, it is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

@@ -25,13 +25,13 @@ from finpod.periods import is_weekly_or_longer
 NO_BENCHMARK = "none"
 """Value of `MarketData.benchmark` for a market without a benchmark."""
 NO_CALENDAR = "the dates of the file"
-"""Calendar in the manifest if every date counts as a session."""
+"""Calendar that the manifest names if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
-"""If the first bar of a day begins this long after midnight or later, its times may be of another time zone."""
+"""If the first bar of a day begins this long after midnight or later, the times may be of another time zone."""
 ODD_DATES = 0.05
-"""If more than this share of the dates are not sessions, the file belongs to another exchange."""
+"""If more than this fraction of the dates are not sessions, the file is refused as one of another exchange."""
 NEGATIVE = 0.2
-"""If at least this share of the closes are negative, they are returns and not prices."""
+"""If at least this fraction of the closes are negative, the file is refused as one of returns."""
 
 
 def build_market(
@@ -53,12 +53,12 @@ def build_market(
     Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed
     (`suspicions`), including the entries that the reader added to `log`.
 
-    Rows that are not on a session of `calendar` are dropped (None: every date is a session), and so are rows whose session is
-    not over at `now` (with a time zone; None: the present). Weekly and longer bars may have any date. If `membership` is None,
-    every asset is a member at all times. If `periods_per_year` is None, it is measured from the dates.
+    Rows that are not on a session of `calendar` are dropped; if `calendar` is None, every date is a session. Rows whose
+    session is not over at `now`, by default the present, are dropped, too. Weekly and longer bars may have any date. If
+    `membership` is None, every asset is always a member. By default, `periods_per_year` is measured from the dates.
 
-    Raises InputError for a benchmark without rows, and for members without rows unless `allow_missing`; DataError for
-    unusable content.
+    Raises InputError for a benchmark that has no rows or is a member, and for members without rows unless
+    `allow_missing`; DataError for unusable content.
     """
     membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
     dropped = _rows_to_drop(bars, calendar, log, name, now)
@@ -109,7 +109,7 @@ def _check_tickers(
         return None
     if bars.empty:
         first = ", ".join(membership.tickers[:3])
-        raise InputError(f"{name} has prices for no member, such as {first}; give members that have prices", "members")
+        raise InputError(f"{name} has no price of any member, such as {first}; give members with prices", "members")
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:
@@ -129,11 +129,11 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the bars to drop, and log them: no session, a session not over at `now`, or outside the hours.
+    """Return a mask [rows] of bars to drop: not in a session, outside its hours, or not over at `now`. Logs these bars.
 
-    Without a calendar every date before today in New York is a session. Weekly and longer bars may have any date, such as a
-    Sunday or a holiday; they are over when the last session up to that date is over. Raises DataError for timestamps that are
-    not in the exchange's time zone, if more than `ODD_DATES` of the dates are not sessions, and if no row is left.
+    Without a calendar, every date is a session, which is over on the next day in New York. Weekly and longer bars may
+    have any date, such as a Sunday or a holiday; such a bar is over when the last session up to its date is over.
+    Raises DataError for times in another time zone, for too many dates that are not sessions, and if no row is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
@@ -180,7 +180,7 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if most days begin after noon and many bars are outside: the times are then of another time zone.
+    Raises DataError if most days begin after noon and many bars are outside, which suggests times of another time zone.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
@@ -189,7 +189,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
             f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and the first bar of a day is "
-            f"as late as {first[late][0]!s:.16}; write times in the time zone of the exchange, or with their UTC offset"
+            f"as late as {first[late][0]!s:.16}; write times in the exchange's zone (New York: or with UTC offsets)"
         )
     return outside
 
@@ -197,7 +197,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (fields, facts): fields of the `MarketData`, without assets that have no bar, and manifest entries on the members."""
+    """Return (fields, facts): fields of a `MarketData` of the assets with bars, and manifest entries on the members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)
@@ -209,7 +209,7 @@ def _grid(
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}
     for field, series in _adjusted(bars).items():
-        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column stays empty, for no benchmark
+        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column stays NaN: no benchmark
         table[row, bars.code] = series
         fields[field] = table[:, kept]
         if field in ("close", "open"):
@@ -221,7 +221,7 @@ def _grid(
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:
-    """Return the adjusted values [R] of the bars, and the factor of the adjustment if there is one."""
+    """Return field -> adjusted values [R], with the field `factor` if the prices needed an adjustment."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)

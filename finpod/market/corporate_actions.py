@@ -12,19 +12,19 @@ from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 
 SPECIAL = 0.1
-"""Dividends above this share of the price are reinvested at the ex-day's close, because the usual formula is inaccurate."""
+"""Dividends above this fraction of the price are reinvested at the ex-day's close (the second formula of `adjust`)."""
 WHOLE_CENTS = 0.9
-"""Closes count as unadjusted if at least this share of them is in whole cents."""
+"""Closes count as not adjusted for dividends if at least this fraction of them is in whole cents."""
 LARGE = np.log(1.9)
 """Splits of at least this absolute log ratio are repaired if they were applied to a part of the history."""
 NEAR, SAME = 5, 0.12
-"""A jump is attributed to a split if it is within `NEAR` bars of the split's day and their log returns differ by at most
-`SAME`. Other jumps count as real moves."""
+"""A jump is attributed to a split if it is within `NEAR` bars of the split's day and its log return differs by less
+than `SAME` from that of the split. Other jumps count as real moves."""
 USUAL = (0.02, 0.1)
-"""Bounds of an asset's usual log return, which is estimated from the median of its absolute returns."""
+"""Bounds of the scale of an asset's log returns, which is estimated from the median of their absolute values."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""Log odds that decide whether closes are unadjusted, and log odds at which one split contradicts the others of its asset.
-A vendor's adjusted close that contains the splits adds `DECIDES`; one without them subtracts `DECIDES`."""
+"""Closes count as unadjusted from the log odds `DECIDES` on. From the log odds `CONTRADICTS` on, a split contradicts
+the others of its asset. A vendor's adj_close that has the splits adds `DECIDES`; one that lacks them subtracts it."""
 
 
 class Splits(NamedTuple):
@@ -33,7 +33,7 @@ class Splits(NamedTuple):
     missing: Array
     """Log ratio of a split that adj_close lacks; the negative log ratio of one that adj_close contains once too often."""
     as_traded: Array
-    """Log ratio of splits for which the closes are unadjusted, so that they jump on the day of the split."""
+    """Log ratio of splits for which the closes are unadjusted, so that the closes jump on the day of the split."""
     in_closes: Array
     """Log ratio of splits for which the closes are already adjusted."""
 
@@ -41,15 +41,15 @@ class Splits(NamedTuple):
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
     """Return (bars, notes, listed). The bars have an `adj_close` that agrees with the columns `split` and `dividend`.
 
-    These two columns are removed. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend. If
-    closes are adjusted for splits, the column `traded` holds the unadjusted closes.
+    These two columns are removed, and `adj_close` if nothing is adjusted. `notes` are for the user. `listed` [R] is
+    True on rows with a listed split or dividend. If closes are adjusted for splits, `traded` has the unadjusted ones.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
     was applied to a part of the history is applied to the rest. `_as_traded` decides what the closes contain.
 
-    A dividend d on day t must lower adj_close / close before t by the factor 1 - d / c(t-1), the vendors' formula, or by
-    c(t) / (c(t) + d), its reinvestment at the ex-day's close c(t). A missing dividend is applied by the first formula, or by
-    the second if d is above a tenth of the price. Other steps are reported as suspicions.
+    A dividend d on day t must lower adj_close / close before t by one of two factors: 1 - d / c(t-1), which vendors
+    use, or c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). A missing dividend is applied by the second
+    factor if d exceeds a tenth of the price or no adjusted close exists, else by the first. Other steps are suspicions.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -69,10 +69,10 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     notes = []
     if not has_adjusted.all():
         some = f" for {len(np.unique(bars.code[~has_adjusted]))} of its assets" if has_adjusted.any() else ""
-        action = "its prices are assumed to be adjusted for splits and dividends"
+        action = "these prices are assumed to be adjusted for splits and dividends"
         if steps[~has_adjusted].any():
             actions = "listed splits; no dividends are listed" if dividend is None else "listed splits and dividends"
-            action = f"finpod adjusted its prices for the {actions}"
+            action = f"finpod adjusted these prices for the {actions}"
         notes.append(f"{name} has no adjusted close{some}; {action}")
     return replace(bars, values=values), notes, listed
 
@@ -145,7 +145,7 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars. If closes jump by the split on `row` near its day, but not on it, the split is applied before the jump.
+    """Return the bars, adjusted before the jump if closes jump by the split on `row` on another day nearby.
 
     Prices before the jump are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A
     jump on the day of another split belongs to that split.
@@ -169,10 +169,10 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 
 
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
-    """Return the log steps [R] to add to the adjusted close (+), or to take out of it (-), at each dividend.
+    """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
 
-    Steps of a vendor's adjusted close that fit neither formula are repaired if they are certainly wrong, and otherwise reported
-    as suspicions.
+    A step of a vendor's adjusted close that does not fit the dividend is repaired if it is certainly wrong, and
+    otherwise reported as a suspicion.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
@@ -214,9 +214,9 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 
 
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
-    """Return a mask [N] of the assets with closes adjusted for dividends, judged by closes before the last dividend on `rows`.
+    """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    Unadjusted prices are in whole cents, once later splits are undone; prices adjusted for dividends are not.
+    Before the last dividend on `rows`, only unadjusted closes are in whole cents, once later splits are undone.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)

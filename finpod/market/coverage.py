@@ -28,9 +28,9 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return (member, facts): a mask [T, N], and manifest entries on the members. `membership` None: all assets are members.
+    """Return (member, facts): a mask [T, N], and manifest entries on the members.
 
-    Raises DataError if no asset with prices is ever a member.
+    If `membership` is None, all assets are members. Raises DataError if no asset with prices is ever a member.
     """
     if membership is None:
         member = np.ones(has_bar.shape, dtype=bool)
@@ -47,9 +47,9 @@ def membership_facts(
     member = listed[:, : len(tickers)]
     if not member.any():
         raise DataError(
-            f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}); "
-            f"use the same symbols for members and prices; members are, for example, {', '.join(missing[:3]) or 'none'}, and "
-            f"prices are of {', '.join(tickers[:3])}"
+            f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}): "
+            f"members are, for example, {', '.join(missing[:3]) or 'none'}, and prices of {', '.join(tickers[:3])}; "
+            "use the same symbols for both, and a list of members for these dates"
         )
     priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
     edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T
@@ -72,7 +72,7 @@ def membership_facts(
 
 
 def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
-    """Return year -> share of the member-days [T, N] that are covered."""
+    """Return year -> fraction of the member-days, True in `member` [T, N], that are True in `covered` [T, N]."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
     days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
     return {
@@ -88,9 +88,9 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the number of members on the day in [first, last] when the number differs most from the index's size; None: no index.
+    """Return the count of members in [first, last] that differs most from the index's size; None without an index.
 
-    The manifest counts members on the first session of each year; a count applies until the next one.
+    The manifest has a count for the first session of each year, which applies until the next count.
     """
     listed = manifest.get("listed")
     if not listed:

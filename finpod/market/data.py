@@ -20,9 +20,9 @@ DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""First and last day that datetime64[ns] can represent."""
+"""Dates must be after the first and before the second of these days. datetime64[ns] has the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""Largest time by which a window may exceed the data, because of weekends and holidays."""
+"""A window may begin or end outside the data by this much, because of weekends and holidays."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -35,10 +35,10 @@ SERIES = ("benchmark_close", "benchmark_open")
 class MarketData:
     """Bars on a grid of sessions and assets. Arrays are read-only.
 
-    Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN means no
-    bar. A table that the source does not have (such as `open` if it has only closes) is None.
-    Raises DataError, naming the first bad value, for shapes that disagree, dates that are not strictly increasing,
-    repeated tickers and prices that are not positive; InputError for `periods_per_year` that is not positive and finite.
+    Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
+    means no bar. A table that the source does not have (such as `open` in a file of closes) is None. Raises DataError,
+    naming the first bad value, for shapes that disagree, dates that are not strictly increasing, repeated tickers and
+    prices that are not positive and finite; InputError for a `periods_per_year` that is not positive and finite.
     """
 
     dates: Array
@@ -60,7 +60,7 @@ class MarketData:
     member: Array = None  # type: ignore[assignment]
     """[T, N] bool mask of the members of the universe on each day; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of each asset's last bar in the whole snapshot, kept when rows are sliced; NaT without a bar."""
+    """[N] datetime64[ns], date of each asset's last bar in the whole snapshot, even in a slice; NaT without a bar."""
     benchmark: str = "QQQ"
     """Name of the benchmark in outputs."""
     benchmark_close: Array
@@ -90,7 +90,7 @@ class MarketData:
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
             one, following = self.dates[back[0] : back[0] + 2]
-            raise DataError(f"dates do not increase: {one!s:.10} is followed by {following!s:.10}; sort them")
+            raise DataError(f"dates do not increase: {one!s:.10} is followed by {following!s:.10}; sort, drop repeats")
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
@@ -102,7 +102,7 @@ class MarketData:
             if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
                 row, column = np.argwhere(wrong)[0]
                 price = f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10}"
-                raise DataError(f"{price} is {table[row, column]:g}; give a positive price, or NaN if there is no bar")
+                raise DataError(f"{price} is {table[row, column]:g}; give a finite price above 0, or NaN for no bar")
             arrays[name] = read_only(table)
         if not self.has_bar.any():
             raise DataError(f"all closes of {assets} assets over {days} sessions are missing; give at least one price")
@@ -185,13 +185,13 @@ class MarketData:
         return digest.hexdigest()
 
     def with_periods(self, periods_per_year: float) -> "MarketData":
-        """Return the same market with `periods_per_year` bars per year. Raises InputError unless they are positive and finite."""
+        """Return the market with another `periods_per_year`. Raises InputError unless it is positive and finite."""
         return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
 
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
         """Return the first row on or after `date` (side 'left'), or the last row on or before it ('right').
 
-        Raises InputError for text that is not a date and for dates outside the data.
+        Raises InputError for a value that is not a date and for a date outside the data.
         """
         day = as_date(date)
         row = int(np.searchsorted(self.dates, day))
@@ -203,7 +203,7 @@ class MarketData:
 
     def _outside(self, day: np.datetime64, argument: str = "date") -> InputError:
         span = f"from {self.dates[0]!s:.10} to {self.dates[-1]!s:.10}"
-        return InputError(f"{day!s:.10} is outside the data ({span}); choose a date within it", argument=argument)
+        return InputError(f"{day!s:.10} is outside the data ({span}); choose a date in this range", argument=argument)
 
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.
@@ -236,14 +236,14 @@ class MarketData:
         """Return a market of these tickers, in this order. Raises InputError for unknown tickers."""
         if unknown := [ticker for ticker in tickers if ticker not in self.tickers]:
             known = f"{len(self.tickers)} tickers, such as {', '.join(self.tickers[:3])}"
-            raise InputError(f"unknown ticker {', '.join(unknown)}; the market has {known}", argument="tickers")
+            raise InputError(f"unknown ticker {', '.join(unknown)}; choose from its {known}", argument="tickers")
         columns = [self.tickers.index(t) for t in tickers]
         cut: dict[str, Any] = {name: table[:, columns] for name, table in self.tables.items() if name not in SERIES}
         extra = self.extra.select(columns)
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """Return the benchmark as a market of one asset, always a member, without the sessions on which it has no bar."""
+        """Return a market of one asset, the benchmark, on the sessions on which it has a bar. It is always a member."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
@@ -274,7 +274,7 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     except (ValueError, TypeError):
         day = np.datetime64("NaT")
     if np.isnat(day) or not _FIRST_DAY < day < _LAST_DAY:
-        raise InputError(f"{value!r} is not a date; write it as YYYY-MM-DD", argument=argument)
+        raise InputError(f"{value!r} is not a date from 1700 to 2199; write YYYY-MM-DD", argument=argument)
     return day.astype("datetime64[ns]")
 
 

@@ -126,7 +126,7 @@ class RepairLog:
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`, each one value for all bars or [n] values."""
+        """Record that `column` of n bars changed from `was` to `became`: [n] values, or one value for all bars."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})
@@ -151,7 +151,7 @@ class RepairLog:
             listed.append({"kind": kind, "ticker": str(ticker), "date": f"{day!s:.10}", "sentence": sentence})
 
     def report(self, kind: str, bars: LongBars, suspicious: Array, sentence: Callable[[int], str]) -> None:
-        """Record the bars of the mask `suspicious` [R] as suspicions, each with the sentence for its row."""
+        """Record the bars of the mask `suspicious` [R] as suspicions. `sentence` returns the text for a row."""
         rows = np.flatnonzero(suspicious)
         self.suspect(kind, *bars.places(rows), map(sentence, rows.tolist()))
 
