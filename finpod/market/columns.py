@@ -16,9 +16,9 @@ from finpod.errors import DataError, InputError
 from finpod.market.parsing import BLANK, holds_dates, is_date
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
-"""Columns as (label, label, values): the upper and the lower label of a header of two levels, or field and ticker."""
+"""Columns as (label, label, values). The labels are the two of a header of two levels, or a field and a ticker."""
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-"""Names of the numbers that a bar may have; only `close` is required."""
+"""Names of the fields that a bar may have; only `close` is required."""
 
 _WORDS = {
     "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
@@ -40,9 +40,9 @@ _WORDS = {
     ultimo""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
-"""Words for columns of dates, of symbols and identifiers, of company names, and for columns that are ignored; the preferred word
-is first. A column of dates must also contain dates. Company names serve as tickers if there is no symbol. The words of
-`ANY_PRICE` are closes that may also mean something else."""
+"""Labels, as words (see `word`), of columns of dates, of symbols and identifiers, of company names, of ignored columns,
+and of columns that may be closes or something else (`ANY_PRICE`). The preferred word is first. A column of dates must
+also contain dates. Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
     "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
@@ -59,11 +59,11 @@ _SPELLINGS = {
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
 SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
-"""Field -> words for it, the preferred word first. If several columns match a field, the first in this order is read."""
+"""Field -> words for the field, the preferred word first. Of several columns for a field, the preferred one is read."""
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Single-letter column names, as in JSON interfaces -> fields. They are read if the table has no other words for fields."""
+"""Short labels of JSON interfaces -> words. They are read if a table has o, h, l, c and no other label for a field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
 )
@@ -146,7 +146,7 @@ class Column:
 
     @property
     def identifies(self) -> bool:
-        """True if the values can be tickers: text, or whole numbers."""
+        """True if the values can be tickers: text, whole numbers, or anything under the label ticker or symbol."""
         if self.word in ("ticker", "symbol") or self.kind in ("text", "whole"):
             return True
         return self.kind == "whole floats" and self.values.hasnans  # a missing value turned them into floats
@@ -160,7 +160,7 @@ def listed(columns: Sequence[Column], one: str = "", several: str = "", most: in
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return (columns, pairs): the columns with one label and the levels of the row index, and the columns with two labels."""
+    """Return (columns, pairs). Levels of the row index are among `columns`. `pairs` are the columns with two labels."""
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -205,7 +205,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
         if sum(is_date(column.label) for column in columns) > 1:
             raise DataError(f"{name} has dates in its header; transpose the table (frame.T) to have a row per date")
         shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column 'date' and no other column of dates; {shown}")
+        raise DataError(f"{name} has no column 'date' and no other column of dates; add one ({shown})")
     best = min(named, key=lambda column: DATES.index(column.word), default=found[0])
     for other in found:
         rival = other.level or not named or (other in named and other.word == best.word)
@@ -216,7 +216,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
 
 
 def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column: str | None = None) -> Column | None:
-    """Return the column of tickers, or None. Raises DataError if two columns differ, InputError for an unknown `ticker_column`."""
+    """Return the column of tickers or None. Raises DataError if several fit, InputError for a wrong `ticker_column`."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:

@@ -1,4 +1,4 @@
-"""`ExtraData`: the user's own columns on the rows of a market, each value from the row on which it was known."""
+"""`ExtraData`: the user's own columns of a market. Each value appears from the first row at which it was known."""
 
 from __future__ import annotations
 

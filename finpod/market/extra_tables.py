@@ -27,12 +27,12 @@ Extra: TypeAlias = Table | Sequence[Table] | None
 KEYS = ("date", "ticker", "known_at")
 """Columns of a table: the day that a value is about, its ticker, and the time at which it became known."""
 RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
-"""Names of finpod's own tables. Extra columns must have other names."""
+"""Names that finpod's own tables use. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Accepted names of the column of dates and of the column of tickers. Other columns may be variables or other dates."""
+"""Accepted names of the columns of dates and tickers. A column with another name may be a variable, or another date."""
 LISTED = 5
-"""Largest number of unknown tickers that the manifest lists."""
+"""Largest number of tickers unknown to the market that the manifest lists."""
 
 
 def with_extra(
@@ -45,12 +45,12 @@ def with_extra(
 ) -> MarketData:
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
-    A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first row
-    whose session closes at or after its `known_at` (its `date` if `known_at` is blank; see `Timeline.first_rows`). With
-    `calendar` None, sessions end with the day. Each row has the known value with the latest date; if several have that date,
-    the one that became known last. Values are never filled backwards.
+    A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first
+    row whose session closes at or after its `known_at` (its `date` if `known_at` is blank; see `Timeline.first_rows`).
+    With `calendar` None, sessions end with the day. Each row has the known value with the latest `date`; if several
+    known values have this date, the row has the one that became known last. Values are never filled backwards.
 
-    Raises InputError for a missing file and for a column with a reserved name; DataError for text, an infinite value, two
+    Raises InputError for a missing file and for a reserved or repeated name; DataError for text, an infinite value, two
     values for one ticker, date and `known_at`, and for a table without values or without any ticker of the market.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
@@ -63,7 +63,7 @@ def with_extra(
         for name in table.columns.drop(list(KEYS), errors="ignore"):
             _check_name(name, label)
             if name in tables:
-                text = f"two extra tables have the column {name}; rename one, or put both into one table"
+                text = f"the market or another table already has the extra column {name}; rename one of the two"
                 raise InputError(text, argument="extra")
             tables[name], facts[name] = _point_in_time(when.assign(value=table[name]), name, label, market)
             if unknown:
@@ -92,7 +92,7 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
 
 
 def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
-    """Return a table with `date`, `ticker` and `known_at` if it has them, and one float64 column per variable."""
+    """Return a table with `date`, `ticker` and `known_at` (if the source has them), and float64 columns of values."""
     frame = read_table(source) if isinstance(source, Path) else source
     keys, values = _columns(frame, label)
     mark = decimal_mark([("", column.values) for column in values], decimal, label)
@@ -105,15 +105,15 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
         raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
     if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name) in tickers]):
         raise DataError(
-            f"{label} has no column 'ticker', but a column {wide[0]!r}, a ticker of the market; give one row per date and "
-            "ticker, with a column 'ticker'"
+            f"{label} has no column 'ticker', but its column {wide[0]!r} is one of the market; give one row per date "
+            "and ticker, with a column 'ticker'"
         )
     numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
     return table.assign(**numbers)
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return name -> values of the columns among `date`, `ticker` and `known_at` that exist, and a list of the other columns."""
+    """Return (keys, values): values of the existing columns of `KEYS`, by name, and a list of the other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column 'ticker'")
@@ -137,10 +137,10 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market does not have.
+    """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market lacks.
 
-    The columns are `date`, the day that the values are about; `known_at`; `row`, the first row of the market that may use them
-    (T: no row); and `ticker`, the ticker's column in the market (-1: unknown), unless the values apply to all tickers.
+    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
+    market that may use the values, or T. With values per ticker, `ticker` is its column in the market; -1: no column.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -155,13 +155,13 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """Return stamps [R] datetime64[ns] in the market's time zone, NaT where blank. Midnight means a day and is not converted."""
+    """Return stamps [R] in the market's time zone, NaT where blank. Midnight stands for a day and is not converted."""
     stamps = parse_stamps(column, label, day_first)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, stamps.on_clock(timeline.zone))
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return (positions, unknown): each ticker's column [R] in the market, -1 if unknown; and unknown tickers. Applies renames."""
+    """Return (positions, unknown): each row's column [R] in the market after renames, or -1; and missing tickers."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):
@@ -200,7 +200,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
 
     if len(infinite := cells[np.isinf(cells["value"])]):
         cell = infinite.iloc[0]
-        raise DataError(f"{label}: {called(cell)} is {cell['value']}; give a number, or leave the cell empty")
+        raise DataError(f"{label}: {called(cell)} is {cell['value']}; give a finite number, or leave the cell empty")
     keys = ["ticker", "date", "known_at"]
     cells = cells[cells["value"].notna()].drop_duplicates([*keys, "value"])
     cells = cells.sort_values(["date", "known_at"], kind="stable")

@@ -52,8 +52,8 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
     - **two levels**: the level of the header that contains a close has the fields, the other level the tickers. Labels such as
       AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
-    - **long**: a close and a column of tickers. That is `ticker_column`, or a column of text or whole numbers whose name is a
-      word for tickers, or a level of text in a row index with dates.
+    - **long**: a close and a column of tickers. The column of tickers is `ticker_column`, or a column of text or whole
+      numbers whose name is a word for tickers, or a level of text in a row index with dates.
     - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` names the asset.
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
       may be a known word such as OPEN.
@@ -127,7 +127,7 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
         fields[field], *more = (column for column in usable if column.word == spelled)
         if more:
             raise DataError(f"{name} has two columns for {field}; keep one")
-    if not fields and len(columns) == 1 and columns[0].label == "0":  # a series that pandas made a table of
+    if not fields and len(columns) == 1 and columns[0].label == "0":  # pandas made this table from a series
         fields["close"] = columns[0]
     return fields
 
@@ -184,7 +184,7 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
-            raise DataError(f"{name} has no column 'close', and {column.label} counts rows; remove it or give closes")
+            raise DataError(f"{name} has no column 'close', and {column.label} counts rows; remove it, or add 'close'")
     words = [column for column in columns if column.known]
     if len(words) == len(columns):
         raise _no_close(columns, name)
@@ -211,8 +211,8 @@ def _split_label(label: str) -> tuple[str, str] | None:
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    A label such as Close_AAPL shows that its column holds them. A column whose label can be a ticker may hold them if the label
-    of the close is ambiguous, such as LAST, and the table has no open, high and low (not `is_bar`).
+    The label of such a column is like Close_AAPL. A column whose label can be a ticker may also hold closes of this
+    ticker if the label of the close is ambiguous, such as LAST, and the table has no open, high and low (not `is_bar`).
     """
     others = []
     for column in columns:

@@ -59,16 +59,17 @@ def load_market(
     A table may have any layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without
     tickers, `ticker_column` the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates and
     numbers are read. Tickers are normalised (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
-    dividends; impossible prices are repaired or masked (see `finpod.market.cleaning.build_market`).
+    dividends; impossible values are masked or repaired (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
-        columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship bias).
-        Members without prices are listed in `manifest["missing"]`; if `members` is a list, they are an error unless
+        columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
+        bias). `manifest["missing"]` lists members without prices; a list with such a member is an error unless
         `allow_missing`.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
-    calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS without an
-        index. Rows that are not on a session are dropped and counted, and so are rows whose session is not over at `now` (with
-        a time zone; None: the present). Weekly and longer bars may have any date.
+    calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
+        without an index. Rows that are not on a session, and rows whose session is not over at `now`, are dropped and
+        counted. Weekly and longer bars may have any date.
+    now : time with a time zone. None is the present.
     renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the bundled
         renames join the bars of a renamed listing under its newest symbol (see `finpod.market.renames.join_renamed`).
     extra : the user's tables, which become columns of the market; a value is used from the row at which it was known (see
@@ -148,21 +149,21 @@ def _whole(arguments: Mapping[str, Any]) -> MarketData:
     parsing = ("day_first", "decimal") if extra is None else ()
     for argument in ("members", "renames", "ticker", "ticker_column", *parsing):
         if arguments[argument] is not None:
-            raise InputError(f"{path} has its own members, tickers, dates and numbers; leave out {argument}=", argument)
+            raise InputError(f"{path} has fixed members, tickers and values; omit the argument {argument}=", argument)
     market = sample_market() if str(path) == SAMPLE else load_snapshot(path)
     benchmark, calendar = arguments["benchmark"] or NO_BENCHMARK, arguments["calendar"] or NO_CALENDAR
     own = market.manifest.get("calendar", NO_CALENDAR if extra is None else calendar)
     for argument, given, has in (("benchmark", benchmark, market.benchmark), ("calendar", calendar, own)):
         if given != AUTO and has not in (given, normal_ticker(given)):
-            raise InputError(f"{path} has the {argument} {has!r}, not {given!r}; leave out {argument}=", argument)
+            raise InputError(f"{path} has the {argument} {has!r}, not {given!r}; omit argument {argument}=", argument)
     return market if periods is None else market.with_periods(periods)
 
 
 def sample_market() -> MarketData:
     """Return adjusted daily closes of twenty large US stocks, 1990-01-02 to 2022-12-28, from the data of skfolio.
 
-    The benchmark is the S&P 500 price index without dividends, and all stocks are survivors. Both make every strategy look
-    better than it is, as the manifest states.
+    The benchmark is the S&P 500 price index without dividends, and all companies still existed in 2022. Both facts,
+    which the manifest states, make every strategy look better than it is.
     """
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
@@ -245,7 +246,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
     with locked(source.parent, shared=True):
         if not (source / SNAPSHOT).is_file():
             raise InputError(
-                f"{source} is not a snapshot (no {SNAPSHOT}); give a folder under data/, or a parquet or CSV file"
+                f"{source} is not a snapshot (no {SNAPSHOT}); give the folder of one, or read a file with load_market"
             )
         try:
             content = json.loads((source / SNAPSHOT).read_text())

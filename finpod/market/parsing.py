@@ -16,7 +16,7 @@ from finpod.measures import Array
 
 _NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")
 BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "--", "–", "—", ".", "<na>", "nat", "#n/a", "#n/a n/a", "n.a.")
-"""Words for a missing number, in lower case."""
+"""Words for a missing number or date, in lower case."""
 _CURRENCY = "$€£¥₹₩₽₺₪"
 _SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
 _NUMBERS = "iufb"
@@ -51,7 +51,7 @@ class Stamps(NamedTuple):
     """How the stamps were read, if there was a choice; otherwise empty."""
 
     def on_clock(self, zone: ZoneInfo | None) -> Array:
-        """Return the stamps [rows] as datetime64[ns] in `zone`. Without a zone or an offset they stay as written."""
+        """Return the stamps [rows] datetime64[ns] in `zone`. Without a zone or a UTC offset, they stay as written."""
         if zone is None:
             return self.clock
         local = pd.DatetimeIndex(self.utc).tz_localize("UTC").tz_convert(zone).tz_localize(None)
@@ -59,11 +59,11 @@ class Stamps(NamedTuple):
 
 
 def normal_ticker(label: Any) -> str:
-    """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B". VOD.L, 7203.T and 600000.SS stay.
+    """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B".
 
-    Letters become capitals, and a single slash between two words becomes a dash. A dot becomes a dash if a share class follows:
-    a final A, B or C after letters, which is no exchange's suffix, or one letter before a suffix (RCI.B.TO). Other letters
-    after a final dot may be an exchange (L London, T Tokyo, F Frankfurt, V TSX Venture), so that dot stays.
+    Letters become capitals, and a single slash between two words becomes a dash. A dot becomes a dash if a share class
+    follows: a final A, B or C after letters, because no exchange has these suffixes, or one letter before a suffix
+    (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because the text after them may be an exchange.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
     return re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
@@ -78,7 +78,10 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
     """Raise DataError for the first label that is not a valid ticker, such as one with a slash or a shell character."""
     for label in labels:
         if not is_ticker(label):
-            raise DataError(f"{name}: {label!r} cannot be a ticker; use letters, digits and . - ^ = _, as in BRK-B")
+            raise DataError(
+                f"{name}: {label!r} cannot be a ticker; use up to 32 letters, digits and . - ^ = _, beginning with "
+                "a letter or digit"
+            )
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
@@ -91,7 +94,7 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
     labels = [str(value).strip() for value in values]
     missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
     if missing.any():
-        raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every bar must name its ticker")
+        raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every row must have its ticker")
     spelling = {label: normal_ticker(label) for label in labels}
     check_tickers([label for label, spelled in spelling.items() if not is_ticker(spelled)], name)
     order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
@@ -100,10 +103,11 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, otherwise the one that their texts show.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else the one the texts show.
 
-    A mark separates thousands if it occurs twice in a number, precedes the other mark, or is in a volume. Raises DataError if the
-    texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
+    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
+    two, four or more digits follow, or an exponent or a letter such as K. Other commas in volumes separate thousands.
+    Raises DataError if the texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -148,7 +152,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     values = pd.to_numeric(digits, errors="coerce") * scale
     wrong = (~well_formed | values.isna()) & ~blank
     if wrong.any():
-        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is not a number; write it as 1234.56")
+        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; write 1234.56 or 1234,56 (decimal=',')")
     return values.where(~blank).to_numpy(dtype=np.float64, na_value=np.nan)
 
 
@@ -171,9 +175,9 @@ def is_date(text: str, digits: bool = False) -> bool:
 
 
 def parse_dates(column: pd.Series, name: str, day_first: bool | None = None) -> tuple[Array, set[str], str]:
-    """Return (dates, offsets, reading): day (intraday: New York time) of each bar [rows], UTC offsets, and how stamps were read.
+    """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    See `parse_stamps`. Raises DataError for blank cells.
+    Dates of intraday bars are New York times, others are days. See `parse_stamps`. Raises DataError for blank cells.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
@@ -189,8 +193,8 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
-    03/04/2024 is in March or April; `day_first` must be given if they do not. Raises DataError for the first value that is not
-    a date of the years 1700 to 2200.
+    03/04/2024 is in March or April; if they do not decide it, `day_first` must be given. Raises DataError for the first
+    value that is not a date of the years 1700 to 2200.
     """
     codes, values = _distinct(column.dt.to_timestamp() if isinstance(column.dtype, pd.PeriodDtype) else column)
     stamps, reading = pd.Series(values), ""

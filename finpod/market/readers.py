@@ -39,7 +39,7 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
             return _read_csv(source, decimal, ticker_column)
         try:
             return pd.read_parquet(source)
-        except TypeError:  # pandas wrote the names of dtypes that it cannot read: of Arrow, and categorical labels
+        except TypeError:  # pandas cannot read some names of dtypes that it wrote: Arrow dtypes, categorical labels
             return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         notes = "delete titles above its header and notes below its bars, and save it as UTF-8"
@@ -73,14 +73,14 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
-    """Return a CSV as a frame. A column of numbers, with words for missing values, is numeric. All other columns are text."""
+    """Return a CSV as a frame. Columns of numbers and words for missing values are numeric; all others are text."""
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
     rows = [[cell.strip() for cell in next(csv.reader([line], delimiter=separator))] for _, line in lines]
     labels, levels, end = _header_of(rows)
     first = lines[end][0] if end < len(lines) else lines[-1][0] + 1
     names = [str(at) for at in range(len(labels))]
-    # dates, and possible tickers, which may have leading zeros
+    # columns that stay text: dates, and possible tickers, which may have leading zeros
     texts = (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp", word(ticker_column))
     stay_text = [levels is None and (is_unnamed(label) or word(label) in texts) for label in labels]
     table = arrow_csv.read_csv(
@@ -103,11 +103,11 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
     """Return (labels, levels, end): labels of a CSV, names of its header's two levels, and position of the first bar in `rows`.
 
-    `rows` are the cells of the first lines. In a header of one level the labels are text and the names None; in one of two levels
-    a label is (upper label, lower label). A second line belongs to the header if it has tickers below fields, or fields below
-    tickers. Fields are recognised by their names. Tickers are recognised by the name of their level, by a third line that only
-    names the dates, or, if the first cell of their line is empty, because each of them has a close. Raises ValueError for a
-    file without a header.
+    `rows` are the cells of the first lines. In a header of one level, labels are text and `levels` is None. In a header
+    of two levels, a label is (upper label, lower label). A second line belongs to the header if it has tickers below
+    fields, or fields below tickers. Fields are recognised by their names. Tickers are recognised by the name of their
+    level, by a third line that only names the dates, or, if the first cell of their line is empty, by a close for each
+    of them. Raises ValueError for a file without a header.
     """
     start = next((at for at, cells in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label

@@ -21,8 +21,8 @@ from finpod.market.readers import read_text_table
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
 BUNDLED = Path(__file__).with_name("renames.csv")
-"""Well-known renames by date, in the format of a user's file. Those without a date apply to lists of members only, because
-another company also had the new symbol, and prices may be of either."""
+"""Well-known renames by date, in the format of a user's file. Renames without a date apply only to lists of members:
+another company also had the new symbol, and prices under this symbol may be of either company."""
 GRACE = np.timedelta64(10, "D")
 """A vendor may change the symbol this long before or after the rename. Bars after a longer pause belong to another company."""
 ALIKE = 0.005
@@ -84,10 +84,10 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
     """Return (bars, applied): tidy bars with one series per renamed listing, under its newest symbol; and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the old
-    symbol follow the rename after a pause, they belong to another company and keep the symbol. The returned rename then has a
-    day; otherwise it has none. Days on which both symbols have the same price count once. Raises DataError if prices differ on a
-    day, and InputError for circular renames and for a mapping without any ticker of the market.
+    bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the
+    old symbol follow the rename after a pause, they belong to another company and keep the symbol. The returned rename
+    then has its day; otherwise its day is None. Days on which both symbols have the same price count once. Raises
+    DataError if prices differ on a day, InputError for circular renames and a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
@@ -146,7 +146,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
     old, new = (part[part["close"] > 0] for part in tables)
     moved = old
-    if rule.day is not None and len(old):  # bars after a pause that ends after the rename are of another company
+    if rule.day is not None and len(old):  # bars after a pause that ends after the rename belong to another company
         pause = np.diff(old.index, prepend=rule.day - GRACE) > GRACE
         moved = old[np.logical_and.accumulate(~pause | (old.index < rule.day))]
     both = moved.index.intersection(new.index)
@@ -197,8 +197,8 @@ def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, diff
 def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the bars of both symbols with adjusted closes on one scale, because vendors adjust each series to its own end.
 
-    The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day; without one,
-    so that the old symbol's last day agrees with the new symbol's first day.
+    The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day.
+    Without a common day, the old symbol's last day must agree with the new symbol's first day.
     """
     if "adj_close" not in new or not (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
         return moved, new

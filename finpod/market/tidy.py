@@ -47,7 +47,7 @@ def read_bars(
     if isinstance(source, (pd.DataFrame, pd.Series)):
         return _tidy(pd.DataFrame(source), name, log, ticker, **options)
     if not isinstance(source, (str, PathLike)):
-        raise InputError(f"path is a {type(source).__name__}; give a file, a folder or a frame", argument="path")
+        raise InputError(f"path is of type {type(source).__name__}; give a file, a folder or a frame", argument="path")
     path = Path(source)
     if not path.is_dir():
         if not path.is_file():
@@ -92,13 +92,13 @@ def _tidy(
         raise DataError(f"{name} has no column 'ticker'. {ask_for_tickers(layout.columns)}", argument="ticker")
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
     if layout.dates.empty:
-        raise DataError(f"{name} has no bar; check its dates and tickers")
+        raise DataError(f"{name} has no bar, only column names; check how it was made")
     days, offsets, reading = parse_dates(layout.dates, name, day_first)
     for column in layout.columns:
         if column.word in ("time", "hour") and column.values is not layout.dates:
             rows = pd.DataFrame({"day": days, "ticker": layout.tickers, "time": column.values}).drop_duplicates()
             if rows.duplicated(["day", "ticker"]).any():
-                raise DataError(f"{name} has two columns for date and time; join the dates and {column.label} in one")
+                raise DataError(f"{name} has two columns of dates and times; join the dates and {column.label} in one")
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
@@ -152,7 +152,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
     if ticker is not None:
         if len(tickers.categories) > 1:
             text = f"{len(tickers.categories)} tickers, such as {' and '.join(tickers.categories[:2])}"
-            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; leave out ticker=", argument="ticker")
+            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; omit argument ticker=", argument="ticker")
         return tickers.rename_categories(pd.Index([normal_ticker(ticker)], dtype=object)), ""
     changed = [f"{label} as {spelled}" for label, spelled in respelled.items()]
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""

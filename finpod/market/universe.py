@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""Value of `benchmark` and `calendar` that selects those of the members' index, or of `DEFAULT` without an index."""
+"""A `benchmark` or `calendar` of this value is the one of the members' index, or of `DEFAULT` for other members."""
 DEFAULT = "nasdaq100"
 
 
@@ -89,7 +89,7 @@ class Membership:
     sentence: str
     """Kind and source of the list, for manifests and reports."""
     survivorship: bool = False
-    """True if the list was made later, so that backtests have survivorship bias."""
+    """True if the members were chosen with hindsight, so that backtests have survivorship bias."""
     index: Index | None = None
     """Index that has these members, if any."""
 
@@ -189,12 +189,9 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return a membership without dates, which has survivorship bias, from tickers in any spelling (see `normal_ticker`).
-
-    Raises InputError for an empty list.
-    """
+    """Return a membership without dates, which has survivorship bias. Raises InputError for an empty list."""
     if len(tickers) == 0:
-        raise InputError("the list of tickers is empty; give at least one, or leave out members= to use all", "members")
+        raise InputError("the list of tickers is empty; give one, or members=None for all of a file", "members")
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
     check_tickers(symbols, "the list of tickers")
     spells = pd.DataFrame({"ticker": symbols, "from": _START, "to_exclusive": _OPEN})
@@ -202,7 +199,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
 
 
 def _membership(spells: pd.DataFrame, sentence: str, **facts: Any) -> Membership:
-    """Return the membership of a table with `COLUMNS`, whose tickers may have any spelling. Equal spells are one."""
+    """Return the membership of a table with `COLUMNS`, with tickers in any spelling. Repeated spells count once."""
     spells = spells.assign(ticker=spells["ticker"].map(normal_ticker)).drop_duplicates(list(COLUMNS))
     start, stop = (spells[day].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for day in COLUMNS[1:])
     tickers = spells["ticker"].to_numpy(dtype=object)
@@ -238,7 +235,7 @@ def _key(name: str) -> str:
 def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
-    """Return (benchmark, calendar), with "auto" replaced by the value of the members' index, or of `DEFAULT` without an index."""
+    """Return (benchmark, calendar), with "auto" replaced by the value of the members' index, or else of `DEFAULT`."""
     index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 

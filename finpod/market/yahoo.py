@@ -1,4 +1,4 @@
-"""`fetch_market`: daily bars from Yahoo Finance, resumable, with the reason for every missing ticker."""
+"""`fetch_market`: resumable downloads of daily bars from Yahoo Finance, with a reason for every missing ticker."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def fetch_market(
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its newest
-    symbol. `benchmark` is a ticker or None. `calendar` is a name of exchange_calendars. For "auto", they are those of the
-    index, or QQQ and XNYS for other universes.
+    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its
+    newest symbol. `benchmark` is a ticker or None. `calendar` is a name in exchange_calendars. "auto" takes the
+    benchmark and the calendar of the index, or QQQ and XNYS for other universes.
 
-    Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by `finpod.market.cleaning.build_market`.
-    Tickers that are rate limited or not answered are requested again after growing waits, for `deadline` seconds in total. If
-    some are still missing, InputError is raised unless `allow_missing`. Tickers that Yahoo does not have are listed in
-    `manifest["failed"]` with the reason; if `universe` is a list, they raise InputError unless `allow_missing`. Downloaded bars
-    are kept in the folder `partial`, from which the same request resumes; the caller removes it (`discard`) after saving.
+    Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
+    `finpod.market.cleaning.build_market`. Tickers that are rate limited or not answered are requested again after
+    growing waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers that Yahoo lacks, with reasons.
+    Unless `allow_missing`, InputError is raised if a ticker has no answer, or if a list has a ticker that Yahoo lacks.
+    The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
 
     `now` returns the present, with a time zone.
     Raises InputError for invalid arguments and missing tickers, DataError for network failures.
@@ -134,7 +134,7 @@ def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetim
     today = as_date(now.astimezone(zone).date())
     first, until = as_date(start, "start"), today if end is None else min(as_date(end, "end"), today)
     if until < first:
-        raise InputError(f"the end {until!s:.10} is before the start {first!s:.10}; swap them", argument="end")
+        raise InputError(f"the end {until!s:.10} is before the start {first!s:.10}; start earlier", argument="end")
     sessions = sessions_of(calendar, until - LONGEST_PAUSE, until)
     over = sessions.dates[sessions.closes + GRACE <= present][-1]
     if over < first:
@@ -154,7 +154,7 @@ def _symbols(labels: Sequence[str]) -> list[str]:
     """Return the distinct tickers in Yahoo's spelling. Raises InputError for an invalid symbol."""
     symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
     if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
-        raise InputError(f"{wrong[0]!r} is not a symbol of Yahoo; use only letters, digits and . - = ^, as in BRK-B")
+        raise InputError(f"{wrong[0]!r} is not a symbol of Yahoo; use 1-20 letters, digits and . - = ^, a letter first")
     return symbols
 
 

@@ -23,7 +23,7 @@ YAHOO = "https://query2.finance.yahoo.com"
 SERVER: str | None = None
 """Address that replaces Yahoo's servers in all requests, for tests."""
 SECONDS = 10.0
-"""Longest wait for one answer. yfinance alone would wait 30 s for each cookie."""
+"""Longest wait for one answer, in seconds. Without this limit, yfinance waits 30 s for each cookie."""
 
 
 class Missing(NamedTuple):
@@ -41,10 +41,7 @@ class Missing(NamedTuple):
 
 
 class Client:
-    """Requests daily bars over [first, stop): unadjusted, with adjusted close, dividends and splits.
-
-    Raises DataError if Yahoo cannot be reached.
-    """
+    """Requests unadjusted daily bars with adjusted closes and actions. Raises DataError if Yahoo cannot be reached."""
 
     def __init__(self, first: str, stop: str, *, deadline: float) -> None:
         self._first, self._stop = first, stop
