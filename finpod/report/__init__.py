@@ -1,1 +1,1 @@
-"""Self-contained HTML reports of backtests, comparisons and trainings: no script, no network, every figure as text."""
+"""HTML pages about backtests, comparisons and trainings, without scripts or network. Every figure is also text."""

@@ -1,6 +1,6 @@
 """The charts of a backtest, and the table of their specifications.
 
-The drawings contain no text from users, such as names. The legends of the page show it.
+The drawings contain no text from users, such as the names of strategies. The legends of the page show such text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 from finpod.result import BacktestResult
 
 HALF_YEAR = 126
-"""Number of returns in a rolling window. It is halved for histories of less than a year."""
+"""Number of returns in a rolling window. Histories of less than a year use half of it."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the values of the random portfolios at which bands begin and end; 0.5 is the median."""
 FEWEST_MONTHS = 3
@@ -43,7 +43,7 @@ def _equity(result: BacktestResult) -> Shown:
 
 
 def _mark_windows(result: BacktestResult, dates: Array, axes: Axes) -> None:
-    """Shade training and validation windows in red and the test window in blue, and mark a fall to zero by a line."""
+    """Shade training and validation windows in red and the test window in blue. A line marks the day of ruin."""
     spans = [(name, *result.windows[name], "danger") for name in ("train", "validation") if name in result.windows]
     if result.trained_until is not None:
         spans.append(("test", str(np.datetime64(result.trained_until) + 1), str(dates[-1]), "test"))
@@ -71,7 +71,7 @@ def _drawdown(result: BacktestResult) -> Shown:
 
 
 def _relative(result: BacktestResult) -> Shown | str:
-    """Return strategy and benchmark divided by equal weight, minus 1. This separates curves that lie close together."""
+    """Return strategy and benchmark, each divided by equal weight, minus 1. This separates curves that lie close."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
     strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
@@ -104,8 +104,8 @@ def _random(result: BacktestResult) -> Shown | str | None:
 
     total, *ends = (percent(curve[-1] / equity[0] - 1) for curve in (equity, lower, upper, low, high))
     alt = (
-        f"The strategy ends at {total}. Of {drawn.shape[1]:,} random portfolios, 50 % end between {ends[0]} and {ends[1]}, "
-        f"and 90 % between {ends[2]} and {ends[3]}."
+        f"The strategy ends at {total}. Of {drawn.shape[1]:,} random portfolios, 50 % end between {ends[0]} and "
+        f"{ends[1]}, and 90 % between {ends[2]} and {ends[3]}."
     )
     line = Line("strategy", np.where(equity > 0, equity, np.nan) / middle - 1)
     return Shown(alt, dates, [line], paint=paint, legend=("strategy", "random"))
@@ -175,8 +175,8 @@ def _months(result: BacktestResult) -> Shown | str:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{round(value, 4) + 0.0:g}%"))
 
     return Shown(
-        f"Histogram of {len(values):,} monthly returns, with mean {percent(float(values.mean()))}. The table of monthly "
-        "returns has the same figures.",
+        f"Histogram of {len(values):,} monthly returns, with mean {percent(float(values.mean()))}. The table of "
+        "monthly returns has the same figures.",
         paint=paint,
     )
 
@@ -188,7 +188,7 @@ CHARTS = (
     Spec("sharpe", "Rolling Sharpe ratio", lambda it: _rolling(it, rolling_sharpe, ratio), "plain", zero="muted"),
     Spec("volatility", "Rolling volatility", lambda it: _rolling(it, rolling_volatility, percent), zero="muted"),
     Spec("years", "Return by calendar year", _years, zero="muted"),
-    Spec("exposure", "Invested share (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
+    Spec("exposure", "Invested fraction (filled) and largest holding (line)", _exposure, fill=True, limits=(0, 1.02)),
     Spec("turnover", "Turnover", _turnover, "times", limits=(0, None)),
     Spec("months", "Distribution of monthly returns (dashed: mean)", _months, "plain"),
     Spec("fan", "Relative to the median random portfolio", _random, wide=True, height=2.6, zero="random"),

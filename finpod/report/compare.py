@@ -24,7 +24,7 @@ WIDEST = 7
 
 
 def render_comparison(comparison: Comparison, title: str = "") -> str:
-    """Return the page as HTML, with `title` as its heading. Warns of each part that was left out."""
+    """Return the page as HTML, with `title` as heading. Issues a ReportWarning for each part that failed."""
     heading, days = title or f"{len(comparison.runs)} runs compared", comparison.equity.index
     start, end = (f"{day:%Y-%m-%d}" for day in (days[0], days[-1]))
     legend = legend_of(comparison)
@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Return the legend: key of a colour -> name. If runs have different benchmarks, the name is 'benchmark of each run'."""
+    """Return key of a colour -> name in the legend. Different benchmarks have one name, 'benchmark of each run'."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")
@@ -66,14 +66,14 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return a dict: total returns, number of pairs with an interval, and number of pairs that differ significantly in growth."""
+    """Return a dict: total returns, number of pairs with an interval, and number of pairs with different growth."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     codes = [code_of(pair.cagr) for pair in comparison.pairs if pair.cagr is not None]
     return {"totals": totals, "judged": len(codes), "apart": len(codes) - codes.count(Code.NOT_DISTINGUISHABLE)}
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
-    """Return a dict of (sentence, severe) pairs. Severe ones come first."""
+    """Return a dict: pairs of a sentence and True if the warning is severe. Severe warnings come first."""
     notes = notes_of(comparison)
     return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 

@@ -1,4 +1,4 @@
-"""Renders pages from their parts. If a part raises an error, it is left out and the rest is rendered."""
+"""Renders pages from their parts. A part that raises an error is left out, and the rest of the page is rendered."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ LONGEST = 200
 
 
 class Section(NamedTuple):
-    """A part of a page. A macro of the same name prints it.
+    """A part of a page, printed by the macro that has the name of the part.
 
-    `values` takes the subject of the page. It returns the values that the macro prints, or None to leave the section out.
+    `values` takes the subject of the page, such as a BacktestResult. It returns the values that the macro prints, or
+    None to leave the section out.
     """
 
     name: str  # name of the macro, and anchor of the heading
@@ -49,10 +50,7 @@ class Layout(NamedTuple):
 
 
 def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool = True) -> Path:
-    """Write a page atomically, and return its path.
-
-    Raises InputError if the file exists and `overwrite` is false, or cannot be written.
-    """
+    """Write a page atomically and return its path. Raises InputError if the file cannot be written or replaced."""
     target = Path(path)
     require_free_file(target, overwrite)
     write_text(target, render())
@@ -62,8 +60,8 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
     """Return the page of a subject as HTML. Templates see the `shared` values and the charts.
 
-    Charts are made from `drawn`, if given, else from the subject. A chart or section that raises an error is replaced by one
-    line, and a ReportWarning is issued whose text starts with `called`.
+    Charts are made from `drawn`, if given, else from the subject. A chart or section that raises an error is replaced
+    by one line, and a ReportWarning is issued. The text of the warning starts with `called`.
     """
     left_out: list[str] = []
     charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}
@@ -118,12 +116,12 @@ def words(key: str) -> str:
 
 
 def years(value: float | None) -> str:
-    """Return a number of years as text: 'infinite', or 'n/a' if undefined."""
+    """Return a number of years as text with one decimal; 'infinite' for inf, 'n/a' if it is undefined."""
     return "infinite" if value == math.inf else ratio(value, 1)
 
 
 def estimate(value: float, measure: str, digits: int, is_difference: bool) -> str:
-    """Return a value of a measure as text. Sharpe ratios have two digits, others are in percent, differences have a sign."""
+    """Return a value of a measure as text: Sharpe ratios with two digits, others in percent, differences signed."""
     text = ratio(value) if measure == "sharpe" else percent(value, digits)
     return f"+{text}" if is_difference and value > 0 and text.strip("0.%") else text
 

@@ -1,4 +1,4 @@
-"""Provenance of a result, and tables of how its seeds and agents differ."""
+"""Provenance of a result, and tables of the figures of its seeds and agents."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from finpod.report.pages import words
 from finpod.result import BacktestResult
 
 LONGEST = 400
-"""Largest number of characters that are shown of a value."""
+"""Largest number of characters of a value that are shown."""
 LONG_SERIES = 8
-"""A series of up to this many numbers, such as one per year, has a line for each number. Longer series are on one line."""
+"""A series of up to this many numbers, such as one per year, is shown line by line. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
 """Titles of lists of agents, by key."""
 LABELS = {
@@ -27,8 +27,8 @@ LABELS = {
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
     "left_out": "Features that the data do not provide",
-    "dropped": "Features dropped, and the share of training rows on which they are undefined",
-    "undefined": "Features, and the share of training rows on which they are undefined",
+    "dropped": "Features dropped, and the fraction of training rows on which they are undefined",
+    "undefined": "Features, and the fraction of training rows on which they are undefined",
 }
 """Labels of keys that are not clear by themselves."""
 
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     """A table of text."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]  # the first cell of each is its label
+    rows: Sequence[Sequence[str]]  # the first cell of a row is the label of the row
     foot: Sequence[Sequence[str]]  # mean, standard deviation and count
 
 
@@ -59,7 +59,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return `spread` (variant -> figures) as a table. Its last entries, mean, standard deviation and count, are the foot."""
+    """Return `spread` (variant -> figures) as a table. The entries mean, standard deviation and count are the foot."""
     frame = pd.DataFrame(spread).T.rename({"sd": "standard deviation"})
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]
@@ -74,7 +74,7 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
     scores = pd.DataFrame(rows, columns=[key for key in keys if key.endswith("score")]).apply(pd.to_numeric)
     known = scores.where(np.isfinite(scores)).agg(["mean", "std", "count"]).reindex(columns=keys[1:])
     cells = [["" if math.isnan(value) else _text(value) for value in row] for row in known.to_numpy().tolist()]
-    head = ["Agent seed" if key == "seed" else words(key) for key in keys]  # not the seed of its tournament
+    head = ["Agent seed" if key == "seed" else words(key) for key in keys]  # a tournament also has a seed
     foot = [[label, *row] for label, row in zip(("mean", "standard deviation", "count"), cells, strict=True)]
     return Table(head, [[_text(row.get(key)) for key in keys] for row in rows], foot)
 

@@ -1,4 +1,4 @@
-"""The report of a backtest: the values of its sections. The text is in the templates."""
+"""The values of the sections of a backtest's report. The text of the sections is in the templates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from finpod.result import UNDEFINED, BacktestResult, Sweep
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 TOP_HOLDINGS, GAIN_ENDS = 10, 5
 """Number of assets in the table of holdings, and at each end of the table of contributions."""
-PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_years", "minimum_active_years", "overfitting",
-                 "fan_beaten")  # fmt: skip
-"""Keys of `evidence` on the card of probabilities. If all values are undefined, there is no card."""
+PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_years", "minimum_active_years",
+                 "overfitting", "fan_beaten")  # fmt: skip
+"""Keys of `evidence` on the card of probabilities. If all their values are undefined, there is no card."""
 
 
 def render(result: BacktestResult) -> str:
-    """Return the report as HTML. Warns of each part that was left out."""
+    """Return the report as HTML. Issues a ReportWarning for each part that failed."""
     names = columns(result)
     legend = {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"}
     start, end = (f"{result.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
@@ -41,7 +41,7 @@ def _warnings(result: BacktestResult) -> dict[str, Any]:
 
 
 def _significance(result: BacktestResult) -> dict[str, Any] | None:
-    """Return a dict with intervals of Sharpe ratio, CAGR and drawdown, and with probabilities; None if all are undefined."""
+    """Return a dict with intervals of Sharpe ratio, CAGR and drawdown, and probabilities; None if all are undefined."""
     odds = evidence(result)
     over = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: short_benchmark(result)}
     spans = {}
@@ -83,7 +83,7 @@ def _baselines(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def ranked(result: BacktestResult) -> list[dict[str, Any]]:
-    """Return strategy, benchmark, equal weight and baselines, the highest Sharpe ratio first; empty if no baseline was run."""
+    """Return strategy, benchmark, equal weight and baselines by Sharpe ratio, highest first; [] without baselines."""
     if not result.baselines:
         return []
     strategy, bench, equal = columns(result).values()
@@ -112,7 +112,7 @@ def order(sweep: Sweep) -> list[str]:
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """Return a dict: the attribution, the largest gains and losses of assets, and number and sum of the other gains."""
+    """Return a dict: the attribution, the largest gains and losses of assets, and the number and sum of the others."""
     gains = contributions(result)
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
     bars = places(pd.DataFrame({"low": ends.clip(upper=0), "high": ends.clip(lower=0)}))

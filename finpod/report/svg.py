@@ -1,7 +1,7 @@
 """Charts as inline SVG: style, axes, and `draw`, which makes a chart from its specification.
 
-Each colour of `PALETTE` becomes the CSS variable `var(--name)`, so one drawing serves light mode, dark mode and print. Figures
-are made without pyplot: no display is needed, and no figure stays open.
+Each colour of `PALETTE` becomes the CSS variable `var(--name)`, so one drawing serves light mode, dark mode and print.
+Figures are made without pyplot, so drawing needs no display and leaves no figure open.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours in light mode. `_style.css.j2` has the same colours, and those of dark mode. No two colours are equal."""
+"""Colours in light mode. `_style.css.j2` has these colours and those of dark mode. No two colours are equal."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` whose lines are thin and behind the others."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
@@ -73,11 +73,11 @@ class Line(NamedTuple):
 class Shown(NamedTuple):
     """The content of a chart."""
 
-    alt: str  # description, as in `Chart`
+    alt: str  # description for screen readers, as in `Chart`
     x: Array | Sequence[str] = ()  # [X]: dates as datetime64[D], or equally spaced labels
     lines: Sequence[Line] = ()  # in drawing order
     bar: float = 0.0  # total width of the bars at one x, in days or labels; 0 for lines
-    paint: Callable[[Axes], object] | None = None  # draws the rest, once the axes are set
+    paint: Callable[[Axes], object] | None = None  # draws more, after the lines and axes
     legend: Sequence[str] | None = None  # keys of the legend; None: those of the lines, if there are several
     note: str = ""  # text at the end of the title
 
@@ -85,8 +85,8 @@ class Shown(NamedTuple):
 class Spec(NamedTuple):
     """The specification of a chart.
 
-    `series` takes the subject of the page. It returns the content, a finished chart, a sentence on why there is nothing to
-    draw, or None for no chart.
+    `series` takes the subject of the page. It returns the content, a finished chart, a sentence on why there is nothing
+    to draw, or None for no chart.
     """
 
     name: str  # name of the chart in templates
@@ -117,7 +117,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
         axes.fill_between(np.asarray(shown.x), filled, color=PALETTE["strategy"], alpha=0.2, linewidth=0)
     if spec.axis == "log":
         _log_axis(axes)
-    elif spec.axis != "plain":  # a function: a shared Formatter would keep the last figure in memory
+    elif spec.axis != "plain":  # not a Formatter shared by all figures, which would keep the last figure in memory
         scale, unit = {"percent": (100, "%"), "times": (1, "x")}[spec.axis]
         axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
     if isinstance(shown.x, np.ndarray):
@@ -125,7 +125,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     elif shown.x:
         step = -(-len(shown.x) // 8)
         axes.set_xticks(np.arange(len(shown.x))[::step], shown.x[::step])
-        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # keeps a few bars from being wide
+        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # a few bars are then not wide
         axes.set_xlim(-margin, len(shown.x) - 1 + margin)
     if spec.limits:
         axes.set_ylim(*spec.limits)
@@ -181,7 +181,7 @@ def _log_axis(axes: Axes) -> None:
 
 
 def to_svg(figure: Figure, name: str) -> Markup:
-    """Return the figure as an SVG element for HTML. Ids begin with `name`, colours are CSS variables, paths have one decimal."""
+    """Return the figure as an SVG element. Ids begin with `name`, colours are CSS variables, paths have one decimal."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = stream.getvalue()

@@ -1,4 +1,4 @@
-"""The HTML page about a run of `finpod train`, in the style of a report. Its charts are in `training_charts`."""
+"""The HTML page about a run of `finpod train`, in the style of a report. `training_charts` has its charts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio
 
 
 def render_training_report(history: History) -> str:
-    """Return the page as HTML. Warns of each part that was left out."""
+    """Return the page as HTML. Issues a ReportWarning for each part that failed."""
     run, header = Training(history), history.logs[-1].header
     shared = {"history": history, "run": run, "plan": header["plan"], "task": header.get("task", {})}
     return render_page(LAYOUT, run, f"training of {history.name}", is_of_stocks=history.is_of_stocks, **shared)
@@ -39,7 +39,7 @@ def _score(run: Training) -> dict[str, Any]:
 
 
 def _best(run: Training) -> dict[str, Any]:
-    """Return a dict: the best trials, the metrics to show next to the scores, and the settings in which trials differ."""
+    """Return a dict: the best trials, the metrics shown beside the scores, and the settings in which trials differ."""
     shown, measure = run.order[:SHOWN], run.history.measure
     known = dict.fromkeys(name for trial in shown for name in trial.metrics if name != measure)
     stocks = [(name, kind) for name, kind in OF_STOCKS.items() if name in known]
@@ -59,7 +59,7 @@ def _figures(run: Training) -> dict[str, Any] | None:
 
 
 def _won(run: Training) -> dict[str, Any]:
-    """Return a dict: settings of the best quarter and of all trials, and the shares of these trials that observe each feature."""
+    """Return a dict: settings of the best quarter and of all trials, and what fraction of each observes a feature."""
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
     names = differing(order) if len(order) >= FEW else []
@@ -83,7 +83,7 @@ def _setting(trial: Trial, name: str) -> str:
 
 
 def _observed(trials: Sequence[Trial], feature: str) -> float:
-    """Return the share of the trials that observe a feature."""
+    """Return the fraction of the trials that observe a feature."""
     chosen = [trial.settings.get("features") for trial in trials]
     return sum(features is None or feature in features for features in chosen) / len(trials)
 
@@ -99,7 +99,7 @@ def _range(trials: Sequence[Trial], name: str) -> str:
 
 
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return groups of (label, text) pairs on plan, task and versions of the last tournament. Empty groups are left out."""
+    """Return groups of (label, text) pairs on plan, task and versions of the last tournament, without empty groups."""
     header, plan = history.logs[-1].header, dict(history.logs[-1].header["plan"])
     plan.pop("seed", None)
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])
@@ -107,7 +107,7 @@ def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Tournament", [("Seeds", ", ".join(str(log.board.run) for log in history.logs)), *flat(plan)]),
         ("Task", [*flat({"data": header.get("data_title", "")}), *flat(header.get("task", {}))]),
         (
-            "Features, and the share of training rows on which they are undefined",
+            "Features, and the fraction of training rows on which they are undefined",
             [(name, f"{share:.1%}" + ", dropped" * (share > MOST_UNDEFINED)) for name, share in undefined],
         ),
         ("Learner of the first agent", flat(header.get("config", {}))),

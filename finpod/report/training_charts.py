@@ -1,4 +1,4 @@
-"""Charts of a training report: scores, and the pods over time."""
+"""Charts of a training report: scores, and the pods over time. Here, a pod is a process that trains agents."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PODS = 40
 PALE = 0.25
 """Opacity of the first round in the chart of pods."""
 PAUSE = 600
-"""Longest time in seconds without a working pod that still counts as working time."""
+"""Longest time in seconds that counts as working time although no pod works."""
 
 
 class WorkingTime:
-    """Wall time without pauses. A pause is more than `PAUSE` seconds without a working pod, as before a run is resumed."""
+    """Wall time without pauses, which are more than `PAUSE` seconds without a working pod, as before a resume."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
@@ -53,7 +53,7 @@ class WorkingTime:
 
 
 class Training:
-    """A training run, with values that several sections and charts of the training page share."""
+    """A training run, with values that several sections and charts of the training page use."""
 
     def __init__(self, history: History) -> None:
         self.history, self.trials, self.ranked = history, history.trials, ranked(history.trials)
@@ -74,7 +74,7 @@ class Training:
 
     @cached_property
     def slices(self) -> pd.DataFrame:
-        """Slices of training, sorted by start: pod (node and process), round, start and end as Unix times."""
+        """Slices, each from one checkpoint to the next: pod (node and process), round, start and end as Unix times."""
         rows = [
             (f"{place.node} {place.pid}", trial.level, place.started, place.ended)
             for trial in self.trials
@@ -84,7 +84,7 @@ class Training:
 
 
 def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
-    """Return the scores over working time or environment steps, with the best so far of each tournament."""
+    """Return the scores over working time or environment steps, with the best score so far of each tournament."""
     unit, length = run.unit
     rows = [(one.run, one.places[-1].ended, one.spent, one.score) for one in run.trials if one.places]
     frame = pd.DataFrame(rows, columns=["run", "ended", "spent", "score"]).dropna().sort_values("ended", kind="stable")
@@ -113,7 +113,7 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 
 
 def _pods(run: Training) -> Chart | str:
-    """Return the pods over time: a row per pod, with its slices coloured by round. The last row has a cross for each lost pod."""
+    """Return the pods over time: a row of slices per pod, coloured by round; the last row has a cross per lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No slice of training has ended yet."
