@@ -1,7 +1,7 @@
 """Performance of agents on real prices: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
 
-Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days: on one
-window with five seeds, and in a yearly walk-forward with three seeds. Each agent is a row; see `finpod.bench.rows`.
+Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days:
+on one window with five seeds, and in a yearly walk-forward with three seeds. Each agent is a row in a file of its own.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 75_000),
     "ppo": ("ppo", {}, 512, 600_000),
 }
-"""Kind of agent -> (learner, settings other than the defaults of the learner, number of environments, environment steps)."""
+"""Kind of agent -> (learner, settings that differ from its defaults, number of environments, environment steps)."""
 YEAR = 252
 CHECKPOINTS = 4
 """Number of checkpoints from which an agent is selected, evenly spaced over its training."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the returns on which the returns of an agent are regressed; the constant of the regression is the agent's alpha."""
+"""Names of the cost-free returns on which an agent's returns are regressed. The intercept is the agent's alpha."""
 
 
 class Period(NamedTuple):
@@ -77,7 +77,7 @@ YEARS = [
 
 
 class Days:
-    """Tasks of a period and anchor: one with data up to the end of validation, and one with data up to the end of the test."""
+    """Two tasks of a period and anchor: with data up to the end of validation, and up to the end of the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -85,7 +85,7 @@ class Days:
         self.test = make_stock_task(market, period.train, period.test, trading)
 
     def figures(self, policy: Policy) -> dict[str, Any]:
-        """Return the metrics in training, validation and test, and the test returns [n] of the agent and of its anchor."""
+        """Return metrics in training, validation and test, and the test returns [n] of the agent and of its anchor."""
         task, test = self.task, self.test
         windows = {
             "training": (task, task.train),
@@ -112,7 +112,7 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return a dict: name -> returns [n] on the test days, for the benchmark, and for equal weight and each tilt (`KNOWN`).
+    """Return name -> returns [n] on the test days, for the benchmark, and for equal weight and each tilt (`KNOWN`).
 
     Equal weight and tilts have no costs, and are rebalanced on the decision days of the agents.
     """
@@ -135,7 +135,7 @@ def rules(task: StockTask) -> dict[str, Any]:
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (alpha, t): the annualised constant of an OLS regression of `returns` [n] on `known` [n, k], and the t statistic.
+    """Return (alpha, t): the annualised intercept of the OLS regression of `returns` [n] on `known` [n, k], and its t.
 
     The standard error is robust to heteroscedasticity and to autocorrelation up to lag 5 (Newey and West 1987).
     """
@@ -152,7 +152,7 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
-    """Compute the missing rows and return all rows of the learners `kinds`. Raises InputError for an unknown learner."""
+    """Compute the missing rows; return all rows of the learners `kinds`. Raises InputError for an unknown learner."""
     for kind in kinds:
         require_choice("learner", kind, tuple(KINDS))
     rows = []
@@ -198,7 +198,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
-    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval of their mean return."""
+    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval of the mean return."""
     returns = np.array([np.concatenate(list(seed["returns"])) for _, seed in rows.groupby("seed")])
     base = np.concatenate(list(rows.loc[rows["seed"] == rows["seed"].iloc[0], "anchor_returns"]))
     over = [_yearly(one).cagr - _yearly(base).cagr for one in returns]
@@ -222,7 +222,7 @@ def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
 
 
 def _of_rule(returns: Array, base: Array, factors: Array) -> dict[str, str]:
-    """Return the table cells of a rule: excess over equal weight, ratios, and alpha from a regression on known factors."""
+    """Return the cells of a rule: excess over equal weight, ratios, and alpha from a regression on known factors."""
     over = returns - base
     constant, t = alpha(returns, factors, YEAR)
     return {

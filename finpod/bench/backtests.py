@@ -1,4 +1,4 @@
-"""Speed of backtests, bootstrap and reports, and of backtests with vectorbt if it is installed."""
+"""Speed of backtests, bootstrap and reports, and of the backtests of vectorbt if it is installed."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ FEE_BPS = 10.0
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return lines on the speed of backtests, in bars (assets x returns x strategies) per second, with new weights every session.
+    """Return lines on the speed of backtests with new weights every session, in bars (assets x returns x strategies)/s.
 
-    `backtest` computes and stores every fill, as vectorbt's `from_orders` does; `exact` does the same session by session. A whole
-    result has equity, weights and the trade log; finpod's also has the benchmark and equal weight.
+    'backtest' computes and stores every fill, as vectorbt's `from_orders` does. 'backtest exact' does so session by
+    session. A 'whole result' has equity, weights and the trade log; finpod's also has the benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
@@ -66,7 +66,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Return lines on the time to bootstrap a series: Sharpe ratio, growth, drawdown, and excess over another series."""
+    """Return lines on the time to bootstrap a series: Sharpe ratio, growth, drawdown, excess over another series."""
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
@@ -87,9 +87,9 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest time of a call. Calls for about `seconds`, at least twice, after one warm-up call.
+    """Return the shortest time of `call`, which is called for about `seconds`, at least twice, after a warm-up call.
 
-    The shortest is used because other processes can only add time.
+    The shortest time is used because other processes can only add time.
     """
     call()
     taken: list[float] = []
@@ -108,7 +108,7 @@ def made_weights(count: int, market: MarketData) -> Array:
 
 
 def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
-    """Return the result of `measure`, or the error as text, such as a missing package. Output and warnings are discarded."""
+    """Return the result of `measure`, or its error as text (such as a missing package). Output is discarded."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):
@@ -119,7 +119,7 @@ def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
-    """Return vectorbt's speed on the same weights in bars per second: orders only, and with the tables of a whole result."""
+    """Return vectorbt's speed on `weights` in bars per second: orders only, and with the tables of a whole result."""
     days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
     close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
     deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}

@@ -1,8 +1,8 @@
 """Scores of PPO on the locomotion tasks: `python -m finpod.bench.learning [TASK ...]`.
 
-Trains an agent for each task and seed, without a tournament, with the settings of the first agent of `finpod train TASK`. The
-final agent, not its best checkpoint, is tested on 20 deterministic episodes in Gymnasium's own environment. Each seed is a row,
-kept in its own file. Existing rows are not trained again, so the command can be stopped and repeated.
+For each task and seed, trains an agent without a tournament, with the settings of the first agent of `finpod train`.
+The final agent, not its best checkpoint, is tested on 20 deterministic episodes in Gymnasium's own environment. Each
+seed is a row in a file of its own. Existing rows are kept, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:
-    """Train one agent with the settings of `finpod train`, and return its row: learning curve, test returns and settings."""
+    """Train one agent with the settings of `finpod train`; return its row: learning curve, test returns, settings."""
     task = LocomotionTask(name=name)
     curve = []
     for point in checkpoints(task, "ppo", seed, POINTS, task.steps, name=f"{seed}-0"):
@@ -81,7 +81,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 
 
 def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Compute the missing rows; return all rows, task by task. Raises InputError for an unknown task."""
+    """Compute the missing rows, and return all rows, task by task. Raises InputError for an unknown task."""
     for name in names:
         require_choice("task", name, NAMES)
     return keep_rows(folder, {f"{name}-{seed}": partial(learn, name, seed) for name in names for seed in seeds})

@@ -26,7 +26,7 @@ from finpod.rl.ppo import PPO, PPOConfig
 from finpod.tournament.pod import torch_threads
 
 ENVS = 512
-"""Default number of worlds, which are simulated in parallel."""
+"""Default number of worlds (environments that are simulated in parallel)."""
 ACTIONS = 16
 """Number of random actions of each world, which are drawn in advance and repeated."""
 FEW = 8
@@ -38,10 +38,10 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed on the locomotion task `what`, one line per figure, with sizes, hardware and versions.
 
-    Steps per second are summed over all worlds. A step is one decision, that is, `frame_skip` steps of the physics. Each of these
-    lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the environment with
-    random actions; Gymnasium's vector environments with random actions on the CPU; the environment with an untrained policy;
-    and PPO from end to end with the settings of the task.
+    Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each
+    of these lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the
+    environment with random actions; Gymnasium's vector environments with random actions on the CPU; the environment
+    with an untrained policy; and PPO from end to end with the settings of the task.
 
     Raises InputError for an unknown task or variant, invalid sizes, a missing device, and if MuJoCo is missing.
     """
@@ -77,9 +77,9 @@ def random_actions(spec: Spec, envs: int) -> Array:
 
 
 def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
-    """Return lines on Gymnasium's vector environments, and the ratio of `own` steps per second to those of the fastest.
+    """Return lines on Gymnasium's vector environments, and the ratio of `own` steps per second to the fastest's.
 
-    SyncVectorEnv is measured with `FEW` environments and with `envs`, AsyncVectorEnv with one or two processes per core. If
+    SyncVectorEnv runs `FEW` and `envs` environments, and AsyncVectorEnv one and two processes per core. If
     Gymnasium fails, its error replaces the figure.
     """
     cores, lines = usable_cores(), dict[str, Any]()
@@ -99,14 +99,14 @@ def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds:
 
 @contextmanager
 def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[Callable[[], Any]]:
-    """Yield a function that makes a random step in `count` environments of Gymnasium, in this process or in one process each."""
+    """Yield a function that steps `count` Gymnasium environments at random, in this process or in one process each."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
     makers = [partial(gymnasium.make, spec.gym_id, disable_env_checker=True, **spec.gym_options)] * count
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with ExitStack() as stack:
-        with silent():  # spawned, because this process has threads; children keep their stderr
+        with silent():  # spawned because this process has threads; children keep this stderr
             make: Any = partial(AsyncVectorEnv, context="spawn") if parallel else SyncVectorEnv
             env = make(makers, **options)
             stack.callback(env.close, terminate=True)

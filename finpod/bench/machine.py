@@ -29,11 +29,11 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Number of groups of accounts, reduced to a divisor of the number of accounts. The accounts of a group trade the same days."""
+"""Number of groups of accounts that trade the same days; reduced to a divisor of the number of accounts."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}
-"""Measurement of steps with a policy -> True if the policy is also updated."""
+"""Name of a measurement of steps with a policy -> True if the policy is also updated."""
 ENVIRONMENT = ("env", "env compiled", *LEARNING)
 """Names of the measurements of steps per second."""
 WARM_UP = 2
@@ -45,11 +45,11 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` is a word. It selects measurements by their names: those of `ENVIRONMENT`, panel, backtest, bootstrap and report.
-    Steps per second are summed over `envs` accounts in a simulated market of `names` stocks. A step is one decision of
-    one account, with the task's default settings except the start groups. Each line is measured for about `seconds`: the
-    environment alone; compiled by torch.compile; with a policy acting in it; and PPO from end to end. Other lines are the time
-    to build a large panel of features, and those of `finpod.bench.backtests`.
+    `what` selects the measurements that have this word in their names: those of `ENVIRONMENT`, panel (the features),
+    backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a simulated market of `names`
+    stocks. A step is one decision of one account, with the task's default settings except the start groups. Each line
+    is measured for about `seconds`: the environment alone; the environment compiled by torch.compile; the environment
+    with a policy; and PPO from end to end. Other lines are the time of a large panel, and `finpod.bench.backtests`.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
     require_number("envs", envs, 1, whole=True)
@@ -89,8 +89,8 @@ def measured(
 ) -> dict[str, Any]:
     """Return two lines: steps per second of all environments, and the number of environments, steps and seconds.
 
-    One call makes `steps` steps in each of `envs` environments. Calls for about `seconds`, after `WARM_UP` calls that are not
-    measured. The device is synchronized before the clock is read.
+    One `call` makes `steps` steps in each of `envs` environments. It is repeated for about `seconds`, after `WARM_UP`
+    calls that are not measured. The device is synchronized before the clock is read.
     """
     for _ in range(WARM_UP):
         call()

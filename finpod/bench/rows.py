@@ -1,6 +1,6 @@
 """Shared parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints, tables and errors.
 
-Each row is kept in its own file. Existing rows are not computed again, so a command can be stopped and repeated.
+Each row of results is kept in its own file. Existing rows are kept, so a command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Folder = Annotated[Path, typer.Option("-o", help="Folder of the rows.")]
 
 
 def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], jobs: int = 1) -> list[dict[str, Any]]:
-    """Compute the rows that have no file yet, in `jobs` processes, and return all of them in order.
+    """Compute the rows that have no file yet, in `jobs` processes, and return all rows in the order of `makers`.
 
-    `makers` maps the name of a row to the function that computes it; with several processes it must be picklable.
+    `makers` maps the name of a row to the function that computes the row. With several jobs, it must be picklable.
     """
     require_number("jobs", jobs, 1, whole=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class Trained(NamedTuple):
     """An agent at a checkpoint."""
 
     policy: Policy
-    """Policy of the learner; changes when the training continues."""
+    """Policy of the learner. It changes when the training continues."""
     steps: int
     """Number of environment steps so far."""
     metrics: dict[str, Any]
@@ -101,7 +101,7 @@ def checkpoints(
 def run_command(function: Callable[..., None]) -> NoReturn:
     """Run a function as a command, with the docstring of its module as --help, and end the process.
 
-    A FinpodError is printed as one line on stderr, with exit code 2.
+    A FinpodError or OSError is printed as one line on stderr, with exit code 2.
     """
     app, module = typer.Typer(add_completion=False, rich_markup_mode=None), sys.modules[function.__module__]
     app.command(help=module.__doc__)(function)

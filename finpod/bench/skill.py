@@ -1,9 +1,9 @@
 """Error rates of the verdict on skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
 
-False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the markets are
-simulated, half are resampled from real days (`-r FILE`). Power: agents, and a rule that knows the signal (the informed rule), are
-tested on markets that give this rule a set information ratio after costs of 10 bps. Each market is a row, kept in its own file.
-Existing rows are not computed again, so the command can be stopped and repeated.
+False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the
+markets are simulated, and half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which
+knows the signal, are tested on markets in which the informed rule has a set information ratio after costs of 10 bps. A
+row, a market and a rule, has its own file. Existing rows are kept, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RULES = ("apg", "ppo", INFORMED)
 FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
 RATIOS = (0.5, 1.0, 1.5, 2.0)
 MARKETS = {**dict.fromkeys(FAMILIES, 200), **dict.fromkeys(map(str, RATIOS), 100)}
-"""Number of markets per family (without a signal), and per information ratio after costs (with a signal)."""
+"""Number of markets per family (without a signal) and per information ratio after costs (with a signal)."""
 YEAR = 252
 ROWS = {
     "train": (64, 64 + 8 * YEAR),
@@ -53,9 +53,9 @@ ROWS = {
 """First and last row of the training, validation and test windows: 8, 2 and 8 years."""
 FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "volume_shock_5")
 UPDATES = {"apg": 80, "ppo": 60}
-"""Learner -> updates of an agent, each on 64 accounts x num_steps decisions."""
+"""Learner -> number of updates of an agent. An update uses 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Number of agents, and of checkpoints per agent. The checkpoint that is best on validation is tested."""
+"""Numbers of agents and of checkpoints per agent. The best checkpoint of all agents on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
 """Smallest number of markets for which a rate is compared with the expected one."""
@@ -84,7 +84,7 @@ def complete(real: str) -> MarketData:
     whole = np.all(bars, axis=(0, 1))
     if whole.sum() < NAMES:
         raise InputError(
-            f"{real} has {whole.sum()} assets without missing bars; give at least {NAMES}", argument="real"
+            f"{real} has {whole.sum()} assets without missing bars; give a file with {NAMES} or more", argument="real"
         )
     return market.select([name for name, keep in zip(market.tickers, whole, strict=True) if keep])
 
@@ -127,7 +127,7 @@ def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
 
 
 def informed(market: SimulatedMarket, task: StockTask) -> Array:
-    """Return the returns [n] of the rule that knows the signal, in the test window."""
+    """Return the returns [n], in the test window, of the rule that knows the signal."""
     first, last = ROWS["test"]
     window = Window(market=market, execution=task.execution, first=first, last=last)
     path = simulate(task.execution, first, last, decisions_of(market.oracle, "oracle", window), task.trading)
@@ -141,7 +141,7 @@ def ratio_of(active: Array) -> float:
 
 
 def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
-    """Return a row: the verdict on the test window. The baseline is equal weight with the same decision days and costs."""
+    """Return a row: the verdict on the test window over equal weight with the decision days and costs of the agent."""
     began = time.process_time()
     market = market_of(cell, real)
     task = task_of(market, free=cell.world in FAMILIES)
@@ -154,15 +154,16 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
     code, interval = verdict_of(returns, equal, resamples=RESAMPLES)
     active = returns - equal
     return {
-        **cell._asdict(), "market": market.title, "code": code.value, "interval": interval[:3], "ratio": ratio_of(active),
-        "tracking_error": float(active.std(ddof=1)) * YEAR**0.5, "validation": score, "seconds": time.process_time() - began,
+        **cell._asdict(), "market": market.title, "code": code.value, "interval": interval[:3],
+        "ratio": ratio_of(active), "tracking_error": float(active.std(ddof=1)) * YEAR**0.5,
+        "validation": score, "seconds": time.process_time() - began,
     }  # fmt: skip
 
 
 def cells(
     rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
 ) -> list[Cell]:
-    """Return the rows of the table, ordered by seed. Raises InputError for an unknown rule or kind of market, or no markets."""
+    """Return the cells to compute, by seed. Raises InputError for an unknown rule or world, and for no markets."""
     require_number("markets", 1 if markets is None else markets, 1, whole=True)
     for rule in rules:
         require_choice("rule", rule, RULES)
@@ -179,7 +180,7 @@ def cells(
 
 
 def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, dict[str, str]]:
-    """Return (low, high, cells): the Wilson interval of the share of markets called skilled, and the cells of both tables."""
+    """Return (low, high, cells): Wilson interval of the fraction of markets called skilled, and table cells."""
     hits = sum(row["code"] == Code.MORE for row in group)
     low, high = binomtest(hits, len(group)).proportion_ci(level, "wilson")
     interval = {f"{100 * level:.0f} % interval": f"{low:.1%} to {high:.1%}"}
