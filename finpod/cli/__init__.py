@@ -1,4 +1,4 @@
-"""The command line: parses options and prints results. An error is one line on stderr, with exit code 2."""
+"""The command line: parses options and prints results. An error prints one line on stderr and gives exit code 2."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def _options(
         bool, Option("--debug", help="Show the traceback of an error. May be anywhere on the line.")
     ] = False,
 ) -> None:
-    """Options before the command. `--debug` is listed here for --help; `main` reads it."""
+    """Options before the command. `--debug` is here only for --help: `main` reads and removes it."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run one command line and end the process.
 
-    Exit codes: 0 for success; 2, with one line, for a wrong option or a FinpodError; 130 for an interruption; 141, without a
-    message, if the reader of the output has closed it (`| head`); 1 for a bug in finpod. `--debug` adds the traceback.
+    Exit codes: 0 after success; 2, with one line, after a usage error, FinpodError or OSError; 130 if interrupted;
+    141, without a line, if the reader of stdout (`| head`) has closed it; 1 after a bug. `--debug` adds the traceback.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     words = [word for word in arguments if word != "--debug"]

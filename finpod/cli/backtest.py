@@ -15,12 +15,12 @@ from finpod.errors import InputError
 from finpod.files import EXPORT, require_free, require_free_file
 from finpod.trading.ledger import Costs
 
-Strategy = Annotated[str, Argument(help="A built-in name, a .py file with a Strategy, or a trained folder.")]
+Strategy = Annotated[str, Argument(help="Name of a built-in strategy, .py file, or folder of an ensemble.")]
 Start = Annotated[str | None, Option(help="First session, YYYY-MM-DD; by default the first of the data.")]
 End = Annotated[str | None, Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
 Features = Annotated[
     Path | None,
-    Option("--features-from", metavar="FILE.py", help="File with the feature functions of a trained folder."),
+    Option("--features-from", metavar="FILE.py", help="File with the feature functions of the ensemble."),
 ]
 Run = Annotated[str, Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 
@@ -36,10 +36,10 @@ def backtest(
     opened: Annotated[
         int,
         Option(
-            help="Number of results on this window that you have seen, including this one; widens the interval of the verdict."
+            help="How many results of this window you have seen, including this one; widens the verdict's interval."
         ),
     ] = 1,
-    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow training days in the window.")] = False,
+    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow a window with training days.")] = False,
     name: Annotated[str | None, Option(help="Name of the run; by default the name of the strategy.")] = None,
     quick: Annotated[
         bool, Option("--quick", help="Skip baselines, random portfolios, the cost sweep and capacity.")
@@ -86,12 +86,12 @@ def audit(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    days: Annotated[int, Option(help="Sessions to check.")] = 12,
+    days: Annotated[int, Option(help="Number of sessions to check.")] = 12,
     seed: Annotated[int, Option(help="Seed for the choice of days and for the noise.")] = 0,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Audit a strategy for look-ahead bias. Exit code 1: it has look-ahead bias; 2: the audit could not decide."""
+    """Audit a strategy for look-ahead bias. Exit code 1: the audit found it; 2: the audit could not decide."""
     import finpod
 
     with console.progress("loading") as report:

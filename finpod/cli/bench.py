@@ -1,4 +1,4 @@
-"""`finpod bench | demo`: measures speed; trains and tests an agent on the bundled sample."""
+"""`finpod bench | demo`: measures speed; trains and tests agents on the bundled sample."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EFFORT: dict[str, Any] = {"agents": 4, "rounds": 2, "keep": 3, "steps": 150_000,
 def bench(
     what: Annotated[
         str | None,
-        Argument(help="Only measurements with this word in their name, such as backtest; or a locomotion task."),
+        Argument(help="Word in the names of the measurements to run, such as backtest; or a locomotion task."),
     ] = None,
     device: options.Device = "auto",
     envs: Annotated[int | None, Option(help="Parallel environments; by default 4096, or 512 for locomotion.")] = None,
@@ -35,7 +35,7 @@ def bench(
     seconds: Annotated[float | None, Option(help="Seconds to spend on each figure; by default 3.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the speed of training, backtests and reports on this machine, and of vectorbt and Gymnasium if installed."""
+    """Measure the speed of training, backtests and reports on this machine, and of installed vectorbt and Gymnasium."""
     from finpod.bench import locomotion, machine
 
     settings = {"envs": envs, "names": names, "variant": variant, "seconds": seconds}
@@ -51,7 +51,7 @@ def bench(
 
 
 def demo(overwrite: options.Overwrite = False) -> None:
-    """Train and test an agent on the bundled sample of 20 stocks, and write a report; needs no network."""
+    """Train and test agents on the bundled sample of 20 stocks, and write a report. Needs no network."""
     import finpod
 
     started = datetime.now(UTC)

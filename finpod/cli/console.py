@@ -38,7 +38,7 @@ def show_json(value: Any) -> None:
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
-    """Print names and values in two columns; a list has one line per item."""
+    """Print names and values in two columns; a list takes one line per item."""
     width = max(map(len, facts), default=0)
     for name, fact in facts.items():
         lines = list(fact) if isinstance(fact, (list, tuple)) else [fact]
@@ -124,7 +124,7 @@ def _with_options(error: FinpodError, command: Any) -> str:
 
 
 def say_device(name: str) -> None:
-    """Print which device 'auto' selects. Raises InputError for a missing GPU."""
+    """Print which device 'auto' selects. Raises InputError if a GPU is requested and there is none."""
     from finpod.devices import pick_device
 
     device = pick_device(name).type
@@ -133,7 +133,7 @@ def say_device(name: str) -> None:
 
 
 def show_paths(paths: Iterable[Path], as_json: bool) -> None:
-    """Print the paths that were written, on stderr if JSON is printed."""
+    """Print the written paths, on stderr if stdout has JSON."""
     for path in paths:
         print(path, file=sys.stderr if as_json else sys.stdout)
 
@@ -152,8 +152,8 @@ def show_warning(
 def progress(text: str) -> Iterator[Progress]:
     """Show a progress bar on stderr while the block runs, and yield the function that updates it.
 
-    Without a terminal, a line is printed at each tenth instead. Output of the block (such as of a user's strategy) also goes to
-    stderr. Thus stdout has only the output of the command.
+    Without a terminal, a line is printed at each tenth instead. What the block prints (for example, a user's strategy)
+    goes to stderr, so stdout has only the output of the command.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

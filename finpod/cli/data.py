@@ -35,9 +35,9 @@ class Reading:
     ticker: str | None = None
     """Ticker for a file without tickers; by default the name of the file."""
     day_first: bool | None = None
-    """How to read 03/04/2024 if the dates of the file do not decide it."""
+    """How to read 03/04/2024 if no date in the file shows the order."""
     decimal: str | None = None
-    """The decimal mark, '.' or ',', if the numbers of the file do not decide it."""
+    """Decimal mark, '.' or ',', if no number in the file shows it."""
 
 
 FILES = options.fields_of("cli.data", "Reading")
@@ -46,13 +46,13 @@ FILES = options.fields_of("cli.data", "Reading")
 @app.command()
 @options.with_options(options.only(options.MARKET, "benchmark", "calendar"))
 def fetch(
-    universe: Annotated[str, Option(help="An index, such as sp500; a CSV of members; or tickers: A,B.")] = "nasdaq100",
+    universe: Annotated[str, Option(help="Index such as sp500, CSV of members, or tickers such as A,B.")] = "nasdaq100",
     start: Annotated[str, Option(help="First day, YYYY-MM-DD.")] = "2015-01-01",
     end: Annotated[str | None, Option(help="Last day; by default today.")] = None,
     name: Name = None,
     allow_missing: AllowMissing = False,
     overwrite: options.Overwrite = False,
-    deadline: Annotated[float, Option(help="Seconds after which to give up.")] = 1800.0,
+    deadline: Annotated[float, Option(help="Seconds after which the download stops.")] = 1800.0,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
@@ -99,8 +99,8 @@ def import_file(
 ) -> None:
     """Import a file of bars as a snapshot in data/, and print the repairs.
 
-    Reads long tables (one row per bar), wide tables (one column of closes per ticker), tables whose header has fields and
-    tickers, and folders with one file per ticker.
+    Reads long tables (one row per bar), wide tables (one column of closes per ticker), tables whose header has fields
+    and tickers, and folders with one file per ticker.
     """
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
@@ -111,7 +111,7 @@ def import_file(
 @app.command()
 @options.with_options(READING | FILES)
 def check(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
-    """Load a market and print its source, its repairs, and anomalies that were left unchanged; --json lists more repairs."""
+    """Load a market and print its source, its repairs and its unchanged anomalies. --json lists more repairs."""
     from finpod.market.long_bars import check_lines
 
     loaded = options.load(values, options.market_path(market), **options.values_of(FILES, values))
@@ -129,7 +129,7 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
 @app.command()
 @options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
-    """Print the content of a market: sessions, columns, and for each asset its bars and days as a member."""
+    """Print the content of a market: its sessions and columns, and for each asset the bars and the days as a member."""
     loaded = options.load(values, options.market_path(market))
     if as_json:
         console.show_json({**_summary(loaded), "rows": _rows(loaded)})
@@ -199,7 +199,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """Return an entry of a manifest as text: one line for numbers by name or a list of words; otherwise one line per item."""
+    """Return an entry of a manifest as text: one line for a dict of numbers or a list of words, else one per item."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries

@@ -65,7 +65,7 @@ def dockerfile(
     out: Out = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Print a Dockerfile that builds an image from the checkout, with this machine's versions of Python, torch and Ray."""
+    """Print a Dockerfile for an image of the checkout, with this machine's versions of Python, torch and Ray."""
     from finpod.deploy.kuberay import dockerfile as text
 
     _give(text(cuda=cuda, copies=copy or ()), out, overwrite)
@@ -79,7 +79,7 @@ def submit(
         str | None, Option(help="Folder to upload as the working folder, without the files that git ignores.")
     ] = None,
 ) -> None:
-    """Run COMMAND as a job of a running Ray cluster and follow it, as `ray job submit` does. Exit code 1: the job failed."""
+    """Run COMMAND as a job of a running Ray cluster and follow it (`ray job submit`). Exit code 1: the job failed."""
     from finpod.deploy.kuberay import command_line
 
     command_line(command or [])
@@ -88,7 +88,7 @@ def submit(
 
         JobSubmissionClient(address)  # checks the packages and the connection
     except Exception as error:  # Ray raises errors of many classes
-        text = f"cannot submit to {address}: {first_line(error)}; forward this port with kubectl port-forward, or give --address"
+        text = f"cannot submit to {address}: {first_line(error)}; run kubectl port-forward, or give another --address"
         raise InputError(f"{text}; if a token is needed, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]

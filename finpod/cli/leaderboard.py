@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHOWN = ("excess", "information_ratio", "sharpe")
 """Metrics of stock agents that are printed next to the score."""
 TOP = 20
-"""Default number of ranks to print."""
+"""Default number of trials to print."""
 
 ENTRY = ("run", "agent", "parent", "source", "level", "score", "steps", "state", "kept", "reason", "metrics",
          "settings")  # fmt: skip
@@ -33,13 +33,13 @@ WIDTH = 110
 
 def leaderboard(
     run: Annotated[str, Argument(metavar="NAME", help="A run: its folder, its name in strategies/, or its --storage.")],
-    top: Annotated[int, Option(min=1, help="Number of ranks to print.")] = TOP,
+    top: Annotated[int, Option(min=1, help="Number of trials to print.")] = TOP,
     report: Annotated[bool, Option("--report", help="Write a page, reports/NAME-training.html.")] = False,
     verify: Annotated[bool, Option("--verify", help="Recompute every random draw; fail if the log differs.")] = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the trials of a finished or unfinished run of finpod train, ranked by score, and the selection bias."""
+    """Show the trials of a finished or unfinished run of finpod train, ranked by score, and their selection bias."""
     from finpod.tournament.history import read_history
     from finpod.tournament.verify import verify_log
 
@@ -104,18 +104,18 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
     """Yield sentences on the selection bias; no sentence if the bias is undefined."""
     if not math.isnan(bias.alike):
         yield (
-            f"The best of {bias.trials} trials scored {bias.best:.3f}. If all agents were equally good, the best of as many "
-            f"trials would be expected to score {bias.alike:.3f}."
+            f"The best of {bias.trials} trials scored {bias.best:.3f}. If all agents were equally good, the best of as "
+            f"many trials would be expected to score {bias.alike:.3f}."
         )
     if not math.isnan(bias.overfitting):
         yield (
-            f"In {bias.overfitting:.0%} of splits of the validation days into halves, the best trial of one half was below the "
-            "median in the other half."
+            f"In {bias.overfitting:.0%} of splits of the validation days into halves, the best trial of one half was "
+            "below the median in the other half."
         )
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials, and those that failed or were restarted. If some are left out, a line names the `command` for all."""
+    """Print the `top` trials, and those that failed or restarted. If more have scores, name the `command` for all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]
@@ -161,7 +161,7 @@ def _summary(history: History) -> str:
 
 
 def rows(history: History, shown: Sequence[Trial], among: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Return the ranked trials as rows of a table, with the settings that differ between the trials `among`."""
+    """Return the trials `shown` as rows of a table, with the settings that differ between the trials `among`."""
     from finpod.figures import ratio
     from finpod.tournament.analysis import differing
 

@@ -25,7 +25,7 @@ from finpod.tournament.leaderboard import Leaderboard, Trial, ranked
 from finpod.tournament.scheduler import Scheduler
 
 TOP = 10
-"""Largest number of agents shown."""
+"""Largest number of trials shown."""
 LOOK = 0.25
 """Seconds between two updates."""
 
@@ -36,8 +36,8 @@ def watched(
 ) -> Iterator[tuple[Any, Callable[[Scheduler], None]]]:
     """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
 
-    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed instead. After an interruption, a
-    line names the command that resumes `run`, whose log is in `storage`. An EngineError is raised again with that command.
+    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed. After an interruption,
+    a line names the command that resumes `run` (log in `storage`). An EngineError is raised again with that command.
     """
     terminal, watchers = Console(stderr=True), list[Callable[[Scheduler], None]]()
     view = View() if terminal.is_terminal and not terminal.is_dumb_terminal else None
@@ -66,7 +66,7 @@ def watched(
 
 
 def _again(run: Path, storage: str | None) -> str:
-    """Return the value of --resume for a run, with the other options that it needs."""
+    """Return the value of --resume for a run, and the other options that the command needs."""
     if not storage:
         return str(run)
     return f"{run} --storage {storage}" if "://" in storage else f"{storage} --out {run}"
@@ -78,7 +78,7 @@ def speed(status: Scheduler, now: float) -> float:
 
 
 class View:
-    """Live view, drawn by rich. `progress` and `watch` are arguments for `finpod.train`; `now` returns the time.
+    """Live view, drawn by rich. Its `progress` and `watch` are arguments for `finpod.train`; `now` returns the time.
 
     A thread draws the view while the tournament runs, so `watch` copies what it needs.
     """
@@ -93,7 +93,7 @@ class View:
         self._board: list[tuple[str, ...]] = []  # cells of the best trials
 
     def progress(self, doing: str, share: float) -> None:
-        """Set the description of the current step, and the share of the work that is done."""
+        """Set the description of the current step, and the fraction of the work that is done."""
         self._bar.update(self._task, description=doing, completed=share)
 
     def watch(self, status: Scheduler) -> None:
@@ -130,9 +130,9 @@ class View:
 class EventFiles:
     """Writes event files into a folder. An instance can be the argument `watch` of `finpod.train`.
 
-    `seed-S` plots a tournament against the number of finished trials: score, best score, validation metrics, losses of the
-    last update and environment steps per second. Raises InputError if tensorboardX is not installed or the folder cannot be
-    written. If a later write fails, the tournament continues without event files and `say` receives a message.
+    The folder `seed-S` has the curves of the tournament with seed S over its finished trials: score, best score,
+    validation metrics, losses of the last update, and environment steps per second. Raises InputError if tensorboardX
+    is not installed or the folder cannot be written. If a later write fails, `say` is told, and the run continues.
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:
@@ -145,7 +145,7 @@ class EventFiles:
             ) from error
         self._folder, self._say = Path(folder), say
         require_free_file(self._folder / "events", True)
-        self._writer = EventsWriter  # SummaryWriter's thread would wait for ever if the disk is full
+        self._writer = EventsWriter  # the thread of a SummaryWriter waits for ever if the disk is full
         self._board: Leaderboard | None = None
         self._file: Any = None
 
@@ -171,7 +171,7 @@ class EventFiles:
         self._seen = {trial.number for trial in status.board.log}  # an earlier process wrote these
         folder = self._folder / f"seed-{status.plan.seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        # tensorboardX names files by whole seconds, so two files of one second would have one name
+        # tensorboardX names files by whole seconds; the suffix separates two files of one second
         self._file = self._writer(str(folder / "events"), f".{time.time_ns()}")
 
     def _write(self, trial: Trial, status: Scheduler, now: float) -> None:

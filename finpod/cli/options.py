@@ -44,7 +44,7 @@ AsJson = Annotated[bool, Option("--json", help="Print JSON instead of a table.")
 
 
 class Field(NamedTuple):
-    """A field of a dataclass that is an option, read from its source."""
+    """A field of a dataclass that becomes an option, read from the source of the class."""
 
     name: str
     """Name of the field. The option may have another name."""
@@ -61,10 +61,10 @@ Group = dict[str, Field]
 
 
 def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
-    """Return fields of a dataclass as options, read from its source: importing the module would load torch for a `--help`.
+    """Return fields of a dataclass as options. The source is read, because an import could load torch for `--help`.
 
-    `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option to the
-    entries of its `Field` to replace.
+    `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option
+    to the entries of its `Field` to replace.
     """
     tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -86,19 +86,19 @@ def only(group: Group, *options: str) -> Group:
 
 
 def values_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return field -> value, from the parameters of a command."""
+    """Return field -> value for a group, from the values of a command's parameters."""
     return {field.name: values[option] for option, field in group.items() if option in values}
 
 
 def options_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameter of a command -> value, from the values of the fields."""
+    """Return parameter of a command -> value for a group, from the values of the fields."""
     return {option: values[field.name] for option, field in group.items() if field.name in values}
 
 
 def with_options(group: Group, first: Sequence[str] = ()) -> Callable[[Command], Command]:
-    """Return a decorator that replaces `**values` of a command with options.
+    """Return a decorator that replaces the parameter `**values` of a command with the options of a group.
 
-    With `first`, --help lists only these, in this order, and --help-advanced lists all.
+    With `first`, --help lists only the options `first`, in this order, and --help-advanced lists all.
     """
 
     def decorate(command: Command) -> Command:
@@ -143,21 +143,21 @@ class Market:
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
-    """Assets to trade on each date: a CSV of members, or an index (nasdaq100, sp500, dow30, csi300, csi500); by default all."""
+    """Assets to trade on each date: CSV of members or index (nasdaq100, sp500, dow30, csi300, csi500); default: all."""
     ticker_column: str | None = None
-    """Column of tickers, if it is not recognised by its name."""
+    """Name of the column of tickers, if finpod does not recognise it."""
     renames: str | None = None
-    """Renamed tickers: a CSV with the columns old, new and, optionally, date."""
+    """Renamed tickers: CSV with the columns old, new and, optionally, date."""
     extra: list[str] | None = None
-    """Table of your own columns, parquet or CSV; may be repeated."""
+    """Parquet or CSV table of your own columns; may be repeated."""
     benchmark: str = "auto"
-    """Ticker of the benchmark. 'auto' takes the one of the snapshot or index, else QQQ; 'none': no benchmark."""
+    """Ticker of the benchmark. 'auto': that of the snapshot or index, else QQQ; 'none': no benchmark."""
     calendar: str = "auto"
-    """Name of the calendar in exchange_calendars. 'auto' takes the one of the index, else XNYS; 'none' keeps all dates."""
+    """Name of the calendar in exchange_calendars. 'auto': that of the index, else XNYS; 'none': keep all dates."""
     periods_per_year: float | None = None
     """Bars per year, to annualise figures; by default measured from the dates."""
     fill: Literal["open", "close"] | None = None
-    """Price of the fills; by default open if the data has opens."""
+    """Price of the fills; by default open if the data have open prices, else close."""
 
 
 MARKET = fields_of("cli.options", "Market")
@@ -170,13 +170,13 @@ TERMS = fields_of(
     cash={"help": "Initial cash."},
     max_weight={"help": "Largest weight of an asset; by default no limit, or that of the trained agent."},
     max_turnover={
-        "help": "Largest turnover of one decision, buys plus sells, as a fraction of equity; default as for --max-weight."
+        "help": "Largest turnover (buys plus sells) of a decision, as a fraction of equity; default: see --max-weight."
     },
 )
 
 
 def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> MarketData:
-    """Return the market at `path`, or else `--market`, loaded with the options of `MARKET` and `further` arguments."""
+    """Return the market at `path`, or at `--market`, loaded with the options of `MARKET` and `further` arguments."""
     import finpod
 
     arguments = values_of(MARKET, values) | further
@@ -192,7 +192,7 @@ def none_or(word: str) -> str | None:
 
 
 def market_path(market: str) -> str:
-    """Return `--market` as a path. A name without a slash that is not a file means a snapshot in data/."""
+    """Return `--market` as a path. A name without a slash is a snapshot in data/, unless a file has this name."""
     path = Path(market)
     if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
         return market
@@ -213,9 +213,9 @@ def words(text: str) -> list[str]:
 
 
 def features(strategy: str, file: Path | None) -> list[Callable[[MarketData], Array]]:
-    """Return the feature functions of `--features-from`, which is for trained folders only."""
+    """Return the feature functions of `--features-from`, which is only for folders of ensembles."""
     from finpod.loading import load_features
 
     if file is not None and not Path(strategy).is_dir():
-        raise InputError(f"{strategy} is not a trained folder; omit --features-from, which only trained folders use")
+        raise InputError(f"{strategy} is not the folder of an ensemble; omit --features-from, which only ensembles use")
     return [] if file is None else load_features(file)

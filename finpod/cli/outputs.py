@@ -1,7 +1,4 @@
-"""Outputs of a run: `backtests/NAME/` and `reports/NAME.html`. The paths are checked before the run.
-
-The folder is written before the report.
-"""
+"""Outputs of a run: `backtests/NAME/`, then `reports/NAME.html`. Their paths are checked before the run."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """Return the default name of a run: the built-in strategy, the stem of the .py file (and the class), or the folder's name."""
+    """Return the default name of a run: the strategy's name, the file's stem (and its class), or the folder's name."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"
@@ -41,10 +38,9 @@ def name_of(strategy: str | Path) -> str:
 
 
 def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> Outputs:
-    """Return the output paths of the run `name`. Call it before a long computation.
+    """Return the output paths of the run `name`. Call this before a long computation.
 
-    Raises InputError for a name that is not a file name, and for outputs that exist (unless `overwrite`) or cannot be
-    written.
+    Raises InputError for an invalid file name, and for outputs that cannot be written or exist (unless `overwrite`).
     """
     word = plain_word(name)
     outputs = Outputs(BACKTESTS / word, REPORTS / f"{word}.html" if report else None)
@@ -57,7 +53,9 @@ def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> 
 def plain_word(name: str) -> str:
     """Return the name unchanged. Raises InputError if it cannot be the name of a file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
-        raise InputError(f"{name!r} cannot be a name; give a plain word, without a slash", argument="name")
+        raise InputError(
+            f"{name!r} cannot be the name of a file; give a word without a slash or outer spaces", argument="name"
+        )
     return name
 
 
@@ -66,8 +64,8 @@ def write_outputs(
 ) -> list[Path]:
     """Save the run, then write its report (see `write_page`), and return the paths that were written.
 
-    run.json has the command, its times and the versions of packages, which result.json leaves out. Raises InputError if the
-    run cannot be saved; then there is no report either.
+    run.json has what result.json omits: the command, its times and the versions of packages. Raises InputError if the
+    run cannot be saved. No report is written then.
     """
     finished = datetime.now(UTC)
     run = {
@@ -103,7 +101,7 @@ def write_page(
 ) -> list[Path]:
     """Write a page with `write`. Return a list with the path of the page; an empty list after an error.
 
-    An error is issued as a ReportWarning, because the run is already stored in `saved`.
+    An error is issued as a ReportWarning, because the run itself is already saved (in `saved`, if given).
     """
     try:
         require_free_file(page, overwrite)

@@ -1,4 +1,4 @@
-"""`finpod render`: writes a clip of a trained agent."""
+"""`finpod render`: writes a clip of a trained locomotion agent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def render(
     name: Annotated[str, Argument(metavar="NAME", help="A locomotion run: its folder, or its name in strategies/.")],
     out: Annotated[Path | None, Option(help="A .gif file; by default reports/NAME.gif or NAME-N.gif.")] = None,
     agent: Annotated[int, Option(help="Number of the saved agent, 0 for the best.")] = 0,
-    seconds: Annotated[float, Option(help="Number of simulated seconds to show, at most.")] = 10.0,
-    seed: Annotated[int, Option(help="Seed of the first state.")] = 0,
+    seconds: Annotated[float, Option(help="Largest number of simulated seconds to show.")] = 10.0,
+    seed: Annotated[int, Option(help="Seed of the initial state.")] = 0,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
 ) -> None:

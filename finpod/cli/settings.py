@@ -1,4 +1,4 @@
-"""Options of a training, and their values from the log of a run."""
+"""Options of a training, and the values of these options that the log of a run has."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Run:
     features: str = "default"
     """Features: 'default', 'published', or names separated by commas."""
     seeds: int = 1
-    """Number of tournaments, with seed, seed + 1, ...; the best agents of all tournaments are kept."""
+    """Number of tournaments (searches), with seed, seed + 1, ...; the best agents of all are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on; auto uses a GPU if there is one."""
     envs: int | None = None
-    """Parallel environments of each agent; by default the task's number, 512 for stocks."""
+    """Number of parallel environments of an agent; by default that of the task, 512 for stocks."""
     variant: Literal["standard", "full", "fast"] = "standard"
     """Variant of a locomotion task: 'full' observes contact forces, 'fast' has a cheaper integrator."""
     stop_minutes: float | None = None
-    """Stop each tournament after this many minutes; --resume starts a new count."""
+    """Stop each tournament after this many minutes; --resume counts anew."""
     storage: str | None = None
-    """URL for log and checkpoints, such as s3://bucket/run; by default a folder next to --out."""
+    """URL of the log and the checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
-    """Continue the unfinished run NAME with the settings in its log. If there is no such run, and --out has this name, start it."""
+    """Continue the unfinished run NAME with the settings of its log. If there is none and --out is NAME, start it."""
     fork: str | None = None
-    """Start from a copy of the unfinished run NAME; settings may change."""
+    """Start from a copy of the unfinished run NAME; other options may change its settings."""
     tensorboard: Path | None = None
     """Folder for TensorBoard event files."""
 
@@ -60,7 +60,7 @@ PLAN = options.fields_of(
     steps={
         "kind": "int | None",
         "default": None,
-        "help": "Environment steps of an agent over all rounds; by default the task's number, 600,000 for stocks.",
+        "help": "Environment steps of an agent over all rounds; by default that of the task, 600,000 for stocks.",
     },
 )
 STOP = options.fields_of("tournament.setup", "Stop", "stop_trials=trials stop_steps=steps")
@@ -68,14 +68,14 @@ TRADING = options.fields_of(
     "envs.actions",
     "TradingConfig",
     "rebalance_every=hold action anchor",
-    rebalance_every={"help": "Sessions between decisions."},
+    rebalance_every={"help": "Bars (sessions, if bars are daily) from one decision to the next."},
     action={
         "kind": "Literal['tilt', 'softmax', 'shares']",
-        "help": "'tilt' around the anchor, 'softmax' over assets and cash, or 'shares' to buy and sell.",
+        "help": "'tilt' of the anchor's weights, 'softmax' over assets and cash, or 'shares' to buy and sell.",
     },
     anchor={
         "default": "equal-weight",
-        "help": "Portfolio to tilt around and to beat: equal-weight, dollar-volume or extra:COLUMN.",
+        "help": "Portfolio that agents tilt and have to beat: equal-weight, dollar-volume or extra:COLUMN.",
     },
 )
 CAPS = options.only(options.TERMS, "max_weight", "max_turnover")
@@ -100,7 +100,7 @@ NEEDED = ("train", "validation", "out")
 PASSED = ("learner", "agents", "rounds", "keep", "steps", "seed", "seeds", "device", "overwrite", "storage", "fork")
 """Options that are arguments of `finpod.train`."""
 OF_PLACE = ("out", "storage", "tensorboard")
-"""Options that a fork does not copy, because it writes to other folders."""
+"""Options that a fork does not copy, because the fork writes to other folders."""
 
 
 def spelled(*names: str) -> str:
@@ -115,7 +115,7 @@ def needed(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_others(task: str, typed: Collection[str]) -> None:
-    """Raise InputError for an option of stocks with another task, and for --variant with a task without variants."""
+    """Raise InputError for a stock option with another task, and for --variant with a task without variants."""
     if "variant" in typed and task not in NAMES:
         raise InputError(f"--variant is for locomotion, but the task {task} has no variants; omit this option")
     if task != STOCKS and (idle := [name for name in OF_STOCKS if name in typed]):
@@ -123,7 +123,7 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
 
 
 def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` except the market. Settings without an option come from `recorded`, or are defaults.
+    """Return the arguments of `finpod.train` except the market. Settings without an option are recorded or defaults.
 
     Raises InputError for invalid options. Reads no file.
     """
@@ -175,8 +175,8 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
     stop = recorded.plan.stop
     if recorded.functions and "features" not in typed:
         raise InputError(
-            f"{recorded.where} uses the feature function {recorded.functions[0]}, which its log cannot store; continue in Python "
-            "with finpod.train(..., features=[...], resume=True)"
+            f"{recorded.where} uses the feature function {recorded.functions[0]}, which a log cannot store; continue "
+            "in Python with finpod.train(..., features=[...], resume=True)"
         )
     values = {
         **_of_task(recorded),
@@ -202,8 +202,8 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
     if "trading" not in task:
         if "task" not in recorded.metadata:
             raise InputError(
-                f"{recorded.where} trains the task {task.get('task')}, an object that its log cannot store; continue in Python "
-                "with finpod.train(task, ..., resume=True)"
+                f"{recorded.where} trains the task {task.get('task')}, an object that its log cannot store; continue "
+                "in Python with finpod.train(task, ..., resume=True)"
             )
         return {"task": recorded.metadata["task"]}
     trading = task["trading"]
@@ -219,14 +219,15 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market that were not `typed`, and the other arguments of `load_market` as 'load'.
+    """Return the recorded options of the market that were not `typed`; 'load' has other arguments of `load_market`.
 
     Raises InputError for a market that was made in memory, unless the option market was typed.
     """
     market = dict(recorded.market)
     if not market and "market" not in typed:
         raise InputError(
-            f"{recorded.where} needs a market made in memory ({recorded.header.get('data_title')}); pass its snapshot as --market"
+            f"{recorded.where} needs a market made in memory ({recorded.header.get('data_title')}); save it "
+            "as a snapshot, and pass the snapshot as --market"
         )
     known = {name: market.pop("path" if name == "market" else name, ...) for name in options.MARKET}
     for name in ("benchmark", "calendar"):

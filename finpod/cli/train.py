@@ -43,7 +43,7 @@ def train(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train agents and save the best. Stock agents are selected on validation days and form an ensemble for `finpod backtest`."""
+    """Train agents and save the best. The best stock agents on validation form an ensemble for `finpod backtest`."""
     import finpod
     from finpod.cli.live import EventFiles, watched
 
@@ -57,7 +57,7 @@ def train(
     require_free(out, overwrite, ENSEMBLE if values["task"] == STOCKS else TRAINED)
     outputs.plain_word(out.resolve().name)
     if events and events.absolute().is_relative_to(out.absolute()):
-        raise InputError(f"--tensorboard {events} is in --out {out}, which holds only the agents; give another folder")
+        raise InputError(f"--tensorboard {events} is in --out {out}, which is for agents; give a folder outside it")
     given = settings.arguments(values, recorded) | {"resume": resume}
     if not given["pods"].gpus:
         console.say_device(values["device"])
@@ -68,7 +68,7 @@ def train(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if check:
         if events:
-            EventFiles(events)  # raises if they cannot be written
+            EventFiles(events)  # raises if event files cannot be written
         with console.progress("features") as progress:
             finpod.train(values["task"], **given, progress=progress, check=True)
         facts = {"task": values["task"], "trials": given["plan"].most_trials * values["seeds"], "output": str(out)}
@@ -80,9 +80,9 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Return (options, recorded, resumed): options, settings from the log of a run (None: no log), and True if a run is resumed.
+    """Return (options, settings recorded in the log of a run or None, True if a run is resumed).
 
-    Options that were not typed are taken from the log of the resumed or forked run.
+    Options that were not typed are those in the log of the resumed or forked run.
     """
     from finpod.tournament.run_folder import driven, may_begin, recorded_of
 

@@ -1,4 +1,4 @@
-"""`finpod walkforward`: trains on rolling windows and tests the agents on the days after each."""
+"""`finpod walkforward`: trains on rolling windows and tests the agents on the days after each window."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Windows:
     validation: str = "1y"
     """Length of each validation window, on which agents are selected."""
     test: str = "1y"
-    """Length of each test window, after which the next agents trade."""
+    """Length of each test window; newly trained agents trade in the next window."""
     expanding: bool = False
-    """Begin all training windows on the same day."""
+    """Begin all training windows on the first training day."""
     purge: int | None = None
-    """Sessions left out between training and validation; by default --rebalance-every."""
+    """Sessions between training and validation, not used; by default those of --rebalance-every."""
     embargo: int | None = None
-    """Sessions left out between validation and test; by default --rebalance-every."""
+    """Sessions between validation and test, not used; by default those of --rebalance-every."""
 
 
 WINDOWS = options.fields_of("cli.walkforward", "Windows")
@@ -56,14 +56,14 @@ def walkforward(
     task: Annotated[Literal["stocks"], Argument(help="Task.")],
     start: Annotated[str, Option(help="First session of the first test, YYYY-MM-DD.")],
     out: Annotated[Path, Option(help="Output folder for the agents, such as strategies/wf.")],
-    resume: Annotated[bool, Option("--resume", help="Continue with the unfinished segments.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue an interrupted walk-forward.")] = False,
     check: Annotated[bool, Option("--check", help="Check options, data and devices, and train nothing.")] = False,
     no_report: options.NoReport = False,
     overwrite: options.Overwrite = False,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows and test the agents on the days after each. Also writes a run and a report with the name of OUT."""
+    """Train on rolling windows, and test on the days after each window. Also writes a backtest with the name of OUT."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 
@@ -115,7 +115,7 @@ def _require_spans(windows: Mapping[str, Any]) -> None:
 def _segments(
     market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any], out: Path
 ) -> list[Segment]:
-    """Return the segments. Raises InputError for windows outside the data, and if the first segment's task is invalid."""
+    """Return the segments. Raises InputError for windows outside the data, or if the first segment cannot train."""
     import finpod
     from finpod.walkforward.schedule import gaps, schedule
 

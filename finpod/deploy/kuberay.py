@@ -1,8 +1,8 @@
-"""KubeRay manifests, `ray.io/v1` RayCluster and RayJob as YAML that `kubectl apply -f` reads, and the Dockerfile of their image.
+"""KubeRay manifests, RayCluster and RayJob (`ray.io/v1`) as YAML for `kubectl apply -f`, and a Dockerfile of the image.
 
-The head runs no training. If a worker is lost, only the training in progress on it is lost. Only the head mounts the volume claims
-and secrets, because only the driver reads data and keeps state. Ray clients need a token, which the operator creates and
-passes to the pods.
+The head runs no training. If a worker is lost, only the training in progress on this worker is lost. Only the head has
+the volume claims and secrets, because only the driver, which runs on the head, reads data and keeps state. Ray clients
+need a token, which the operator creates and passes to the pods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
 """Pattern of a URL with a user and a password."""
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
-SECRET = LABEL, "at most 63 lower-case letters, digits and dashes"
+SECRET = LABEL, "at most 63 lower-case letters, digits and inner dashes"
 MEMORY = r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "a size such as 512Mi, 8Gi or 1Ti"
 SPAN = r"\d{1,6}:0*[1-9]\d{0,5}", "LEAST:MOST with MOST above 0, such as 0:8"
 FORMS = {
@@ -42,14 +42,14 @@ FORMS = {
     "gpu_workers": SPAN,
     "claim": (
         rf"{LABEL}:(/(?!\.{{1,2}}(/|$))[^/\s:]+)+",
-        "a claim of lower-case letters, digits and dashes and an absolute path, such as runs:/runs",
+        "NAME:/PATH with a NAME of lower-case letters, digits and inner dashes, such as runs:/runs",
     ),
     "head_memory": MEMORY,
     "memory": MEMORY,
     "secret": SECRET,
     "pull_secret": SECRET,
 }
-"""Setting of a cluster -> the pattern that its values must match, and a description of the pattern for error messages."""
+"""Setting of a cluster -> the pattern of its values, and a description of the pattern for error messages."""
 
 
 def _installed(package: str) -> str:
@@ -74,7 +74,7 @@ class Cluster:
     gpu_workers: str | None = None
     """Number of GPU workers."""
     claim: tuple[str, ...] = ()
-    """Volume claim of the head, for data and results; may be repeated."""
+    """Volume claim to mount in the head, for data and results; may be repeated."""
     ray: str = ""
     """Version of Ray in the image; by default the version installed here."""
     head_cpus: int = 2
@@ -90,7 +90,7 @@ class Cluster:
     memory: str = "8Gi"
     """Memory of a worker pod, in Mi, Gi or Ti."""
     gpus: int = 1
-    """GPUs of a GPU worker pod, as nvidia.com/gpu."""
+    """GPUs of a GPU worker pod, requested as nvidia.com/gpu."""
 
     def __post_init__(self) -> None:
         for name, least in {"head_cpus": 1, "cpus": 1, "gpus": 0}.items():
@@ -102,7 +102,7 @@ class Cluster:
                     raise InputError(f"{name} is {text[:80]!r}; give {hint}", argument=name)
         parts = [part for claim in self.claim for part in claim.split(":")]
         if twice := next((part for part in parts if parts.count(part) > 1), None):
-            raise InputError(f"claim has {twice} twice; give each claim a mount path of its own", argument="claim")
+            raise InputError(f"claim has {twice} twice; give each claim once, with its own path", argument="claim")
         for name, least, most, _ in self.workers:
             if least > most:
                 raise InputError(
@@ -145,8 +145,8 @@ def ray_cluster(name: str, cluster: Cluster) -> str:
 def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
     """Return the manifest of a RayJob: a cluster that runs one command and is deleted ten minutes after its end.
 
-    Raises InputError for an invalid name, and for a command that is empty, has a password, or whose `--out` is not on a mounted
-    volume.
+    Raises InputError for an invalid name, and for a command that is empty, has a password or a dollar sign that
+    Kubernetes would expand, or has an `--out` that is not below the mount path of a claim.
     """
     line = command_line(command)
     if expanded := next((word for word in command if "$(" in word or "$$" in word), None):
@@ -157,14 +157,14 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
         # a folder below the mount path: the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{claim.partition(':')[2]}/") for claim in cluster.claim):
             raise InputError(
-                f"--out {out} is not below a volume's mount path, so agents would be lost; pass --claim NAME:/runs --out /runs/..."
+                f"--out {out} is not below a mounted claim, so agents would be lost; pass --claim X:/runs --out /runs/Y"
             )
     return _manifest("RayJob", name, cluster, entrypoint=line)
 
 
 def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST[kind]:
-        hint = f"at most {LONGEST[kind]} lower-case letters, digits and dashes, beginning with a letter"
+        hint = f"at most {LONGEST[kind]} lower-case letters, digits and inner dashes, with a letter first"
         raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
     scales = any(least < most for _, least, most, _ in cluster.workers)
     return _filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)
@@ -173,13 +173,13 @@ def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
 def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     """Return the text of a Dockerfile whose build context is the checkout.
 
-    The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies` are files
-    and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names. Raises InputError
-    for a package that is not installed here, and for a path that does not exist.
+    The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies`
+    are files and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names.
+    Raises InputError for a package that is not installed, and for a path that does not exist or is malformed.
     """
     for path in copies:
         if not re.fullmatch(r"[\w./-]+", path) or not Path(path).exists():
-            raise InputError(f"{path!r} does not exist or cannot be copied; give a path below this folder", "copy")
+            raise InputError(f"{path!r} is not an existing path of letters, digits and _./-; give another", "copy")
     return _filled(
         "Dockerfile.j2",
         kind="CUDA" if cuda else "CPU",
