@@ -116,7 +116,7 @@ def _pods(run: Training) -> Chart | str:
     """Return the pods over time: a row of slices per pod, coloured by round; the last row has a cross per lost pod."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
-        return "No slice of training has ended yet."
+        return "No part of the training has ended yet."
     pods = run.slices["pod"].unique()
     shown = list(pods[:PODS])
     times = np.array([loss.at for trial in run.trials for loss in trial.lost])
