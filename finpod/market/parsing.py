@@ -87,8 +87,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
     """Return (tickers, changed): normalised tickers [rows] with sorted categories, and label -> ticker for changed labels.
 
-    Whole numbers are valid tickers. Raises DataError for a missing ticker, for invalid characters, and for numbers with a
-    fraction.
+    Whole numbers are valid tickers. Raises DataError for a missing ticker, invalid characters, and a fractional number.
     """
     codes, values = _distinct(column)
     labels = [str(value).strip() for value in values]

@@ -88,8 +88,7 @@ class Client:
 class _Session(Session):
     """yfinance's session with a deadline, and the last answer for each symbol.
 
-    The answers distinguish a rate limit, a broken network and an unknown symbol. yfinance calls all of them "possibly
-    delisted".
+    The answers distinguish a rate limit, a broken network and an unknown symbol. For yfinance all are "possibly delisted".
     """
 
     def __init__(self) -> None:
