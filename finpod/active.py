@@ -74,13 +74,11 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
         return math.nan
-    in_either = ((path.targets > 0) | (baseline.targets > 0)).numpy() & (
-        execution.price[first + 1 - execution.lag :][: len(bets)] > 0
-    ).cpu().numpy()
+    in_either = ((path.targets > 0) | (baseline.targets > 0)).numpy()
     bets = np.where(in_either, np.where(np.abs(bets) < DUST, 0.0, bets), np.nan)[decided[:-1]]
-    price = execution.price.cpu().numpy()[first + decided + 1 - execution.lag]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        each, _ = rank_correlations(bets, np.where(price[1:] > 0, price[1:], np.nan) / price[:-1] - 1)
+    rows = first + decided + 1 - execution.lag
+    price = np.where(execution.tradable.cpu().numpy()[rows], execution.price.cpu().numpy()[rows], np.nan)
+    each, _ = rank_correlations(bets, price[1:] / price[:-1] - 1)
     return float(np.nanmean(each)) if np.isfinite(each).any() else math.nan
 
 

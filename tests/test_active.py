@@ -48,6 +48,16 @@ def test_figures_by_hand():
     assert figures["turnover"] == pytest.approx(float(own.turnover.mean()) * 252)
 
 
+def test_an_asset_without_a_bar_at_a_fill_is_not_ranked():
+    market = make_market(np.array([[10, 10, 10], [10, 10, 10], [11, 10, np.nan], [12, 10, 40], [13, 10, np.nan]]))
+    execution, terms = build_execution(market, "close"), Terms(costs=finpod.Costs(fee_bps=0))
+    own, other = (
+        simulate(execution, 0, 4, lambda k, row, seen, held=held: t(*held), terms)
+        for held in ((0.5, 0.3, 0.2), (1 / 3, 1 / 3, 1 / 3))
+    )
+    assert active_figures(own, other, execution, 0, 252)["rank_correlation"] == 1
+
+
 def test_the_error_of_a_ratio_is_that_of_many_draws():
     draws = np.random.default_rng(0).standard_t(6, (4000, 250)) * 0.01 + 0.001
     ratios = [ratio_and_error(one, 252) for one in draws]

@@ -133,6 +133,7 @@ def test_the_command_prints_what_the_library_makes_of_its_options(apart):
     (f"{KUBERAY} --claim runs:/runs --claim runs:/data -- {LINE}", "--claim has runs twice"),
     (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"),
     ("deploy dockerfile --copy nope", "'nope'"),
+    ("deploy dockerfile --copy ../data", "'../data' is not an existing path below"),
     ("deploy submit", "no command"),
     ("deploy submit --address http://127.0.0.1:9 -- ls", "127.0.0.1:9"),
 ])  # fmt: skip

@@ -178,8 +178,8 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     Raises InputError for a package that is not installed, and for a path that does not exist or is malformed.
     """
     for path in copies:
-        if not re.fullmatch(r"[\w./-]+", path) or not Path(path).exists():
-            raise InputError(f"{path!r} is not an existing path of letters, digits and _./-; give another", "copy")
+        if not re.fullmatch(r"(?!/)(?!.*\.\.)[\w./-]+", path) or not Path(path).exists():
+            raise InputError(f"{path!r} is not an existing path below this folder, of letters, digits and _./-", "copy")
     return _filled(
         "Dockerfile.j2",
         kind="CUDA" if cuda else "CPU",

@@ -40,8 +40,8 @@ class MarketEnv:
         self.execution, self.config = execution, config
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
-            sessions = f"the window has {self.last - self.first} sessions to trade, fewer than hold={config.hold}"
-            raise InputError(f"{sessions}; choose a longer window or decide more often")
+            bars = f"the window has {self.last - self.first} bars to trade, fewer than hold={config.hold}"
+            raise InputError(f"{bars}; choose a longer window or decide more often")
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = execution.mark.device

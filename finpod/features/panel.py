@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, DataError, InputError, did_you_mean
+from finpod.errors import CheckpointError, DataError, InputError, did_you_mean, first_line
 from finpod.features.library import FEATURES, SETS, Bars, Definition, Kind
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
@@ -270,7 +270,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
     try:
         values = feature(market)
     except Exception as error:
-        raise InputError(f"feature {name} failed: {type(error).__name__}: {error}", argument="features") from error
+        raise InputError(f"feature {name} failed: {type(error).__name__}: {first_line(error)}", "features") from error
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:

@@ -107,7 +107,7 @@ def schedule(
             rows = np.r_[opening, len(market.dates)][close + 1] - opening[begin] if close >= begin else 0
             if rows <= hold:
                 raise InputError(
-                    f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} sessions to trade, fewer than "
+                    f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} bars to trade, fewer than "
                     f"hold={hold}; take a longer window, decide more often, or shorten purge or embargo"
                 )
         first_day = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
@@ -136,7 +136,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     """Return the rows on which tests begin: multiples of `hold` after `first`. Each test has at least `hold` rows."""
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
-        text = f"the days from {sessions[begin]} on have {last - first} sessions to trade, fewer than hold={hold}"
+        text = f"the days from {sessions[begin]} on have {last - first} bars to trade, fewer than hold={hold}"
         raise InputError(f"{text}; choose a later end, or a smaller hold")
     rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
