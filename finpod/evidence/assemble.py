@@ -1,4 +1,4 @@
-"""Add evidence to a result: warnings, baselines, random portfolios, other costs and account sizes, and the audit."""
+"""Add evidence to a result: warnings, baselines, random portfolios, replays at other costs and sizes, and the audit."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def with_evidence(
 ) -> BacktestResult:
     """Return the result with its baselines, random portfolios, cost sweep and capacity.
 
-    `path` is the path of the strategy's account in `window`, with costs, cash and caps as in `terms`. A baseline with the
-    name of the strategy is left out.
+    `path` is the path of the strategy's account in `window`, with costs, cash and caps as in `terms`. A baseline with
+    the name of the strategy is left out.
     """
     progress("baselines", 0.0)
-    plain = terms.uncapped  # the replayed decisions respect the caps already
+    plain = terms.uncapped  # the recorded decisions respect the caps already
     rules, notes = baselines_for(window.market)
     table = FeatureTable(window.market)
 
@@ -114,7 +114,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings from the manifest of the data, and a warning if fills differ from those of the training."""
+    """Yield warnings from the manifest of the data, and a warning if the fill price is not that of the training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

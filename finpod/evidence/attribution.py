@@ -1,4 +1,4 @@
-"""Attribution of a result to market exposure, size of bets, assets and months; warnings of degenerate policies."""
+"""Attribution of a result to market exposure, active positions, assets and months; warnings of degenerate policies."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from finpod.rules import EqualWeight
 WORST = 5
 """Largest number of worst months."""
 ALMOST_ALL = 0.95
-"""Share above which a policy counts as all cash, as one asset, or as fully invested."""
+"""Fraction above which a policy counts as all cash, as one asset, or as fully invested."""
 UNTOUCHED = 0.02
-"""Largest share of the account by which a buy and hold may differ from positions that are never traded."""
+"""Largest deviation of a buy and hold from its first positions, as a fraction of the account."""
 SAME_CASH = 0.02
-"""Standard deviation below which the invested share counts as constant."""
+"""Largest standard deviation at which the invested fraction counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
 """|beta - 1| and yearly tracking error below which a policy counts as a closet benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
@@ -33,29 +33,29 @@ TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 def attribute(result: BacktestResult) -> dict[str, Any]:
     """Return the sources of the return of a backtest as plain values. Undefined figures are NaN.
 
-    'beta'                    beta to the benchmark: cov(r, b) / var(b), with the returns r of the account and b of the benchmark
-                              on common dates
-    'explained'               share of the variance of the returns that the benchmark explains, corr(r, b)^2; NaN for fewer than
-                              three common returns
+    'beta'                    beta to the benchmark: cov(r, b) / var(b). r are the returns of the account and b those of
+                              the benchmark on common dates
+    'explained'               fraction of the variance of r that b explains: corr(r, b)^2; NaN for fewer than three
+                              common returns, or constant ones
     'equal_weight_beta', 'equal_weight_explained'   the same two figures with the point-in-time equal weight as b
-    'invested'                mean share of the account that is invested
+    'invested'                mean fraction of the account that is invested
     'names'                   mean number of assets held, over the days with positions
-    'effective_names'         mean of 1 / (sum of squared shares of the invested amount), over the days with positions
+    'effective_names'         mean of 1 / (sum of squared weights in the invested amount), over the days with positions
     'largest', 'largest_name' largest weight of any asset on any day, and its ticker; empty if no asset was held
     'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
-    'holding_days'            mean holding period in days: sum of the invested fractions at all closes / sum of the fractions of
-                              the account bought. Open positions count up to the end: a buy and hold has the whole window
-    'rising_days', 'rising_months'     days and calendar months in which the account rose / those in which it moved
-    'winning_days', 'winning_months'   days and months in which it beat equal weight / those in which the two differ
+    'holding_days'            mean holding period in days: sum over the closes of the fraction invested / sum over the
+                              fills of the fraction bought. It is the whole window for a buy and hold, which never sells
+    'rising_days', 'rising_months'     days and months in which the account rose / those in which it rose or fell
+    'winning_days', 'winning_months'   days and months in which it beat equal weight / those with different returns
     'gaining_names'           assets with a gain / assets with a gain or a loss
-    'contributions'           ticker -> gain, as in `contributions`; 'contribution_shares' are the gains / the initial cash, and
-                              sum to the total return
-    'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is none), in
-                              ascending order: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
+    'contributions'           ticker -> gain, as in `contributions`
+    'contribution_shares'     ticker -> gain / initial cash. These fractions sum to the total return
+    'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is
+                              none), the worst first: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
                               'equal_weight'. The first and the last month of the window may be partial
     'alarms'                  the warnings of `flags` as plain values
 
-    Days are sessions, also for intraday data. The account may have a single day or no trades, and may fall to zero.
+    Days are sessions, also for intraday data. Months are calendar months.
     """
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
@@ -89,7 +89,7 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
 def contributions(result: BacktestResult) -> pd.Series:
     """Return the gain of each asset that was traded or held, in currency, net of its costs, in descending order.
 
-    The gain is final value - initial value - purchases + sales - costs. The gains sum to the change in the account's value.
+    The gain is final value - initial value - purchases + sales - costs. The gains sum to the gain of the account.
     """
     worth = result.weights.mul(result.equity, axis=0)
     flows = result.trades.groupby("ticker")[["notional", "cost"]].sum().sum(axis=1).reindex(worth.columns)
@@ -99,9 +99,9 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings of degenerate policies and of results that are too good. A strategy that trades the benchmark has none.
+    """Return warnings of degenerate policies and of results that are too good; none if the benchmark is traded.
 
-    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark, closet equal weight.
+    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark or equal weight.
     """
     return tuple(_flags(result))
 
@@ -138,11 +138,11 @@ def _flags(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield a warning if the account is close to buy and hold: it always stays near positions that are never traded."""
+    """Yield a warning if the account always stays within `UNTOUCHED` of its first positions, as a buy and hold does."""
     equity = result.equity.to_numpy()
     worth, fills = result.weights.to_numpy() * equity[:, None], _shares_added(result, "fill")
     shares = np.cumsum(fills + _shares_added(result, "delisted"), axis=0)
-    invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # smaller shares are rounding errors
+    invested_in = (worth > 0) & (shares > 1e-12 * shares.max(axis=0))  # smaller positions are rounding errors
     if not invested_in.any():
         return
     first = int(invested_in.any(axis=1).argmax())
@@ -156,9 +156,9 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _shares_added(result: BacktestResult, kind: str) -> Array:
-    """Return the shares [n + 1, N] that trades of a kind ("fill" or "delisted") added since the previous close.
+    """Return the shares [n + 1, N] that the trades of a kind ("fill" or "delisted") added since the previous close.
 
-    The running sum of both kinds is the position at each close. A fill at a close counts for the next close.
+    The running sum over both kinds is the position at each close. A fill at a close is added at the next close.
     """
     trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
     row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
@@ -180,7 +180,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the entries of `attribute` on positions, at each session's last close after the start, while equity is positive."""
+    """Return the entries of `attribute` on positions at session closes after the start, while equity is positive."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -210,7 +210,7 @@ def _holding_days(result: BacktestResult) -> float:
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Return the squared correlation of the returns on common dates; NaN for fewer than three returns or constant returns."""
+    """Return the squared correlation of the returns on common dates; NaN for fewer than three or constant returns."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():

@@ -1,7 +1,7 @@
 """Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
-Recorded decisions are replayed; `decide` is not called again. A strategy that reads its cash or positions would decide a
-little differently in another account. The figures are therefore those of the recorded decisions.
+A replay trades the recorded decisions; `decide` is not called again. In another account, a strategy that reads its cash
+or positions might decide differently. The figures do not contain this effect.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
 SIZES = (1e6, 1e7, 1e8, 1e9)
 """Account sizes of `capacity`: initial cash, in currency."""
 IMPACT = 1.0
-"""Coefficient of market impact in `capacity` if the costs of the run have none; see `Costs.impact`."""
+"""Coefficient of market impact in `capacity` if the costs of the run have no market impact."""
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
-"""Largest number of elements in a table of a `Path`. Random portfolios are run in groups that are small enough."""
+"""Largest number of elements in a tensor of a `Path`. It limits how many random portfolios run together."""
 HALVINGS = 8
-"""Bisection steps in the search for the angle of a random portfolio."""
+"""Number of bisection steps for the angle in `turned`."""
 LEAN = 0.5, 1.5
-"""Bounds of the factor that corrects the target for the effective number of assets."""
+"""Bounds of `_Decisions.lean`."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
 """Standard deviations of log weights, from equal weight to a single asset."""
 
@@ -44,10 +44,10 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return a dict: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio; 1 is the best).
+    """Return a dict: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio, from 1).
 
-    The fees are `FEES` and the fee of the run. `terms` has the costs, cash and rounding of the run. `targets` has the decisions
-    [n, N] of each strategy in the window (`Path.targets`).
+    The fees are `FEES` and the fee of the run. `terms` has the costs, cash and rounding of the run. `targets` has the
+    decisions [n, N] of each strategy in the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -61,8 +61,8 @@ def capacity(
 ) -> dict[float, Figures]:
     """Return a dict: initial cash (from `SIZES`) -> strategy -> figures as in `cost_sweep`, and 'costs'.
 
-    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the run's costs, or
-    `IMPACT` if they have none. The result is empty if the data have no volumes.
+    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the run, or
+    `IMPACT` if the run has no market impact. The result is empty if the data have no volumes.
     """
     if window.execution.impact is None:
         return {}
@@ -77,9 +77,9 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Return the path of S accounts that trade through the window with given target weights [n, N].
+    """Return the path of S accounts, one for each of the `targets` [n, N], that trade them through the window.
 
-    A row of NaN trades nothing. With the costs, cash and caps of a run as `terms`, the path is that of the run.
+    A row of NaN trades nothing. If `terms` has the costs, cash and caps of a run, the path is that of the run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -101,15 +101,14 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
-    """Return (equity [n + 1, `count`], reason): random long-only portfolios with the daily turnover of the account of `path`.
+    """Return (equity [n + 1, `count`], reason) of random long-only portfolios that trade as much as that of `path`.
 
-    If there are none, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset"; else the reason is empty.
+    If no portfolio can be drawn, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset".
 
-    The weights over the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980): proportional
-    to exp(s z), where z [N] is standard normal and s is set to match the account's effective number of assets. A portfolio
-    rotates its z by the angle at which its trade is as large as that of the account, and invests the same share. If the
-    trade back to its own weights alone exceeds the turnover, the portfolio makes only a part of that trade. Differences left
-    by a fill are corrected by later trades. The seed is fixed, so results repeat.
+    The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
+    proportional to exp(s z), where z [N] is standard normal and s matches the account's effective number of assets. At
+    each trade, a portfolio mixes so much new noise into z that its turnover equals that of the account (see `turned`).
+    It invests the same fraction. Later trades correct differences that a fill leaves. The seed is fixed.
     """
     eligible = _eligible(path, window)
     for reason, holds in (
@@ -143,12 +142,12 @@ def _eligible(path: Path, window: Window) -> Array:
 def turned(
     latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Return (weights [R, n], part [R], z [R, n]): target weights, the fraction of the trade to make, and scores of the targets.
+    """Return (weights [R, n], part [R], z [R, n]): target weights, fraction of the trade to make, new latent scores.
 
-    The weights are proportional to exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`. The angle
-    a in [0, pi] is found by bisection such that the turnover of the trade is `budget` [R]. The turnover is the sum of
-    |target - current|, plus `beside` [R], the weight in other assets, which are sold. If the turnover at a = 0 already exceeds
-    `budget`, z is `latent`, and only a fraction of the trade is made.
+    The weights are proportional to exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`.
+    Bisection finds the angle a in [0, pi] at which the turnover of the trade is `budget` [R]. The turnover is the sum
+    of |target - current|, plus `beside` [R], the weight of all other assets, which are sold. If the turnover at a = 0
+    already exceeds `budget`, z is `latent`, and only a fraction of the trade is made.
     """
 
     def weights(angle: Array) -> Array:
@@ -174,7 +173,7 @@ def turned(
 
 
 class _Decisions:
-    """Decisions of R random portfolios that follow the account of a path, as a function for `simulate`."""
+    """Decisions of R random portfolios with the turnover of the account of a path, as a function for `simulate`."""
 
     def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
         self.spreads, self.window, self.random = spreads, window, random
@@ -184,7 +183,7 @@ class _Decisions:
         self.budget = np.zeros(accounts)
         """[R] turnover of the account that the portfolios have not matched yet."""
         self.lean = 1.0
-        """Factor on the target for the effective number of assets. It corrects for rotations, which spread the weights."""
+        """Factor on the target for the effective number of assets; falls while the portfolios hold too many assets."""
         self.last: tuple[int, Account] | None = None
         """Row of the last decision, and the accounts before that decision."""
 
@@ -229,14 +228,14 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return the effective number of assets / `names` of log-normal weights, for each of `_SPREADS` [S]; decreasing."""
+    """Return effective number of assets / `names` [S] for log-normal weights of each of the `_SPREADS`; decreasing."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
 
 
 def concentration(path: Path, window: Window) -> tuple[Array, Array]:
-    """Return invested share and effective number of assets [n + 1, ...] at each close; the number is NaN without positions."""
+    """Return (invested fraction, effective number of assets or NaN without positions) [n + 1, ...] at each close."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)

@@ -1,8 +1,8 @@
 """Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
 The verdict is on the growth in excess of the anchor. Its interval is two-sided, with a level of 95 %. If the result was
-chosen from N results of the same window, the interval is widened: the best of N strategies without skill then counts as
-significantly better in 2.5 % of cases, as a single strategy does.
+chosen from N results of the same window, the interval is widened. The best of N strategies without skill then counts as
+significantly better in 2.5 % of cases, just as a single strategy without skill does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Values of 'trial_sd_source': measured on validation, or the sampling error 1 / sqrt(years) of a Sharpe ratio of zero."""
+"""Values of 'trial_sd_source': measured on validation, or the sampling error 1 / sqrt(years) of a ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -58,12 +58,12 @@ def verdict_of(
 ) -> tuple[Code, Interval]:
     """Return (code, interval) of the difference of two CAGRs: that of `returns` [n] minus that of `anchor_returns` [n].
 
-    The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile interval.
-    The code is `MORE` if it lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
-    Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth by
-    tracking error x sqrt(y) / 2 standard errors, and thus both probabilities. Measured on 3,000 series of independent
-    normal returns without skill, with 1,000 resamples: 2.5 % over 8 years, 3.0 % over 3 years.
-    With `opened` > 1, the returns are those of the best of `opened` results of these days, and the interval is `widened`.
+    The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile
+    interval. If the returns are those of the best of `opened` results of these days, it is `widened`. The code is
+    `MORE` if the interval lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
+    Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth
+    by tracking error x sqrt(y) / 2 standard errors, and thereby both probabilities. Measured on 3,000 series of normal
+    returns without skill, with 1,000 resamples, it is 2.5 % over 8 years and 3.0 % over 3 years.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -75,10 +75,10 @@ def verdict_of(
 def widened(interval: Interval, candidates: int) -> Interval:
     """Return the interval for the best of N independent candidates, with the error rate of a single one (Sidak 1967).
 
-    The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p). z is the normal quantile, and p is the
-    probability that the lower end lies below the true value: 0.975 at a level of 95 %. The factor for N = 24 is then 1.57.
-    The lower end for the best of N candidates without skill lies above zero with probability 1 - p. For correlated
-    candidates the interval is too wide. For N = 1 it is unchanged. Raises InputError for N below 1.
+    The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p). z is the normal quantile, and p is
+    the probability that the lower end lies below the true value: 0.975 at a level of 95 %. The factor for N = 24 is
+    then 1.57. The lower end for the best of N candidates without skill lies above zero with probability 1 - p. For
+    correlated candidates the interval is too wide. For N = 1 it is unchanged. Raises InputError for N below 1.
     """
     require_number("opened", candidates, 1, whole=True)
     if candidates == 1:
@@ -91,9 +91,9 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
-    """Return a dict: 'anchor', 'equal_weight', 'benchmark' -> interval of the CAGR minus the CAGR of this portfolio.
+    """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the strategy's CAGR minus that of this portfolio.
 
-    Intervals are fractions a year, `widened` for the candidates; `code_of` returns their meaning. Undefined ones are left out.
+    Intervals are fractions a year, `widened` for the candidates. Undefined intervals are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
@@ -103,27 +103,27 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     """Return the statistical significance of a result as plain values. Undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high'; with 'level' and 'resamples'. All but 'strategy' are differences:
-                              strategy minus the other. 'equal_weight' is left out if it is the anchor
+                              -> 'low', 'estimate', 'high'; with 'level' and 'resamples'. All but 'strategy' are for
+                              differences, strategy minus the other. 'equal_weight' is left out if it is the anchor
     'verdicts'                'anchor', 'equal_weight', 'benchmark' -> the `Code` of the interval of the excess growth,
                               `widened` for the 'candidates'
-    'candidates'              number of results from which this one may have been chosen; see `BacktestResult.candidates`
+    'candidates'              number of results from which this one may be chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
-    'deflated_sharpe'         probability that the true ratio is above 'expected_best', expected of the best one without skill
-    'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the returns
-                              in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
-    'trial_sd'                deviation of the candidates' Sharpe ratios; 'trial_sd_source' is `MEASURED` or `SAMPLING`
+    'deflated_sharpe'         probability that the true Sharpe ratio is above 'expected_best'
+    'expected_best'           expected Sharpe ratio of the best of 'candidates' candidates without skill
+    'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the
+                              returns in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
+    'trial_sd', 'trial_sd_source'   standard deviation of the candidates' Sharpe ratios, and `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
-    'trials'                  number of agents tried before this one was chosen, on this window or before it
-    'validation_luck'         expected lead of the best trial over the mean on validation by luck alone: `expected_best` at
-                              the measured deviation of the Sharpe ratios
+    'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
+    'validation_luck'         expected lead, by luck alone, of the best trial on validation over the mean of the trials
     'overfitting'             probability of backtest overfitting, from `search`
-    'fan_beaten'              share of the 'fan_size' random portfolios with a lower Sharpe ratio
+    'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
-    When prices rise, a Sharpe ratio is above zero without skill; that of the excess returns measures skill. Up to the error of
-    the bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is `MORE`. Intraday results are reduced
-    to sessions. A short history has neither intervals nor probabilities.
+    When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures
+    skill. Up to the error of the bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is
+    `MORE`. Intraday results are reduced to sessions. A short history has neither intervals nor probabilities.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
@@ -145,10 +145,10 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
 
 def intervals_of(result: BacktestResult) -> Intervals:
-    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark. They are cached.
+    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark; they are cached.
 
-    If the anchor is equal weight rebalanced every session, one entry stands for both. Differences are measured on common
-    days. A curve equal to that of the strategy has no entry. The intervals do not depend on other trials.
+    If the anchor is equal weight rebalanced every session, 'equal_weight' has no entry. Differences are measured on
+    common days. A curve equal to that of the strategy has no entry. The intervals are not `widened`.
     """
     attributes: dict[str, Any] = vars(result)  # where cached properties are stored too
     if "_intervals" not in attributes:
@@ -207,7 +207,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return the share of random portfolios with a lower Sharpe ratio. Undefined ratios are skipped; NaN if all are undefined."""
+    """Return 'fan_beaten' of `evidence`. Portfolios without a Sharpe ratio are skipped; NaN if none is left."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -216,7 +216,7 @@ def _fan_beaten(result: BacktestResult) -> float:
     known = drawn[np.isfinite(drawn)]
     if not len(known) or not math.isfinite(sharpe):
         return math.nan
-    is_equal = np.isclose(known, sharpe, rtol=1e-9)  # up to rounding; it counts half
+    is_equal = np.isclose(known, sharpe, rtol=1e-9)  # equal up to rounding; counts half
     return float(np.where(is_equal, 0.5, known < sharpe).mean())
 
 
@@ -227,11 +227,11 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return a dict: 'trials', the number of agents tried for the strategy; and figures of their validation returns, if recorded.
+    """Return 'trials', the number of agents tried for a strategy, and figures of their validation returns, if recorded.
 
-    'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is that of the ratios by which they
-    were ranked (of the returns in excess of the baseline, if there is one). 'overfitting' is the probability that this
-    ranking is overfitted. These three are means over the tournaments.
+    'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is the standard deviation of
+    the Sharpe ratios of the returns in excess of the baseline, if there is one. 'overfitting' is the probability that
+    choosing the best of these ratios is overfitted. These three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
