@@ -1,4 +1,4 @@
-"""`Backtests`: many strategies given as weights, run together. The full result of a strategy is computed on demand."""
+"""`Backtests`: many strategies, given as weights and run together. The full result of each is computed on demand."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ TOGETHER = 2**17
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Backtests:
-    """Results of S strategies over one window; `print` compares the best Sharpe ratio with that expected by luck.
+    """Results of S strategies over one window; `print` compares the best Sharpe ratio with the best expected by luck.
 
-    `backtests[s]` runs strategy s again and returns its `BacktestResult`, which also has trades and events. Iteration does
-    the same for each strategy. Only sums over assets are stored, which takes less memory than the weights. n is the number of
-    returns.
+    `backtests[s]` runs strategy s again and returns its `BacktestResult`, which also has trades and events. Iteration
+    does the same for each strategy. To save memory, only sums over assets are stored. n is the number of returns.
     """
 
     equity: pd.DataFrame
@@ -72,16 +71,17 @@ class Backtests:
             mean, sd, best = ratios.mean(), ratios.std(), ratios.max()
             luck = ratio(mean + expected_best(len(ratios), sd))
             lines += [
-                f"Sharpe ratios from {ratio(ratios.min())} to {ratio(best)}, mean {ratio(mean)}, standard deviation {ratio(sd)}",
-                f"{ratios.idxmax()} has the highest Sharpe ratio, {ratio(best)}. If the strategies differed by luck alone, the "
-                f"best of {len(ratios):,} would be expected to have {luck}.",
+                f"Sharpe ratios from {ratio(ratios.min())} to {ratio(best)}, mean {ratio(mean)}, standard deviation "
+                f"{ratio(sd)}",
+                f"{ratios.idxmax()} has the highest Sharpe ratio, {ratio(best)}. If the strategies differed by luck "
+                f"alone, the best of {len(ratios):,} would be expected to have {luck}.",
                 yearly_note(self.periods_per_year, self.sessions_per_year),
             ]
         return "\n".join([*lines, f"warning: {reason('ready_weights')}"])
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """Return the path of strategy `s`. With `fast`, many sessions are settled at once, and values agree to 1e-9."""
+    """Return the path of strategy `s`. With `fast`, `relax` settles many sessions at once; equity agrees to 1e-9."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))

@@ -1,4 +1,4 @@
-"""`compare`: figures of several runs on their common sessions, and confidence intervals of the differences of all pairs."""
+"""`compare`: figures of several runs on their common sessions, and confidence intervals of their differences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, expected_best, intervals
 
 LEVEL, RESAMPLES = 0.95, 5000
-"""Confidence level, and number of bootstrap samples, of the intervals of differences. The seed is fixed, so results repeat."""
+"""Confidence level and number of bootstrap samples of the intervals of differences. The seed is fixed."""
 EQUAL_WEIGHT = "equal weight"
 """Kind of rival (a portfolio to compare runs with). The other kind is 'benchmark'. Both name columns of `_curves`."""
 
@@ -51,12 +51,12 @@ class Comparison:
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, pd.Series]
-    """[n + 1] values of the benchmarks and equal-weight portfolios, rescaled to 1 at their first common close; NaN without a bar.
+    """Title -> [n + 1] values of a benchmark or equal-weight portfolio, 1 at its first common close, NaN without a bar.
 
-    The name of a series is 'benchmark' or 'equal weight'. If these differ between runs, a key ends with the names of its runs."""
+    The `name` of each series is 'benchmark' or 'equal weight'. If these differ between runs, titles name the runs."""
     figures: Mapping[str, Mapping[str, float]]
-    """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over equal
-    weight, turnover, and costs as a share of the account at the first common close."""
+    """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
+    equal weight, turnover, and costs as a fraction of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
     """Name in `rivals` -> figure -> value. Figures that are not defined for rivals are left out."""
     correlation: pd.DataFrame
@@ -66,7 +66,7 @@ class Comparison:
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
     notes: tuple[ResultWarning, ...]
-    """Remarks on the window, and on benchmarks and equal-weight portfolios: "shortened" and "several_rivals"."""
+    """Remarks on the window, and on benchmarks and equal-weight portfolios: codes "shortened" and "several_rivals"."""
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
@@ -98,8 +98,8 @@ class Comparison:
     def chance(self) -> dict[int, float]:
         """Number of candidates -> expected information ratio of the best candidate if none has skill.
 
-        The numbers are the number of runs and `candidates`. The ratio is the `expected_best` of independent candidates whose
-        information ratios have the standard deviation 1 / sqrt(years).
+        The keys are the number of runs and `candidates`. The ratio is the `expected_best` of independent candidates
+        whose information ratios have the standard deviation 1 / sqrt(years).
         """
         sd = math.sqrt(self.periods_per_year / (len(self.equity) - 1))
         return {count: expected_best(count, sd) for count in sorted({len(self.runs), self.candidates})}
@@ -128,12 +128,12 @@ def compare(
 ) -> Comparison:
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
-    A saved run may be given by its folder, or by its name under backtests/, as for `load_result`. Runs are named after their
-    strategies. If strategies have equal names, `names` are used for their runs; the default is the names of the folders, if
-    all runs have a folder. Names that are still equal are numbered. All figures are those of the common window.
+    A saved run may be given by its folder or name, as for `load_result`. A run is named after its strategy. If several
+    strategies have the same name, their runs are named by `names`; the default is the names of the folders if all runs
+    are given by folders. Names that are still equal are numbered. All figures are those of the common window.
 
-    Raises InputError for fewer than two runs, a run that is not a BacktestResult or is intraday, a wrong number of names,
-    runs of different frequencies, fewer than two common sessions, and an account that is zero at the first common session.
+    Raises InputError for fewer than two runs, a value that is not a run, an intraday run, a wrong number of names, runs
+    of different frequencies, fewer than two common sessions, and an account of zero at the first common session.
     """
     runs = _named(results, names)
     first, *others = runs
@@ -150,7 +150,7 @@ def compare(
     cut = {name: table.loc[common] for name, table in whole.items()}
     own = pd.DataFrame({name: table["own"] for name, table in cut.items()})
     if ruined := own.columns[~(own.iloc[0] > 0)].tolist():
-        raise InputError(f"{ruined[0]} fell to 0 before {common[0]:%Y-%m-%d}, the first common session; omit this run")
+        raise InputError(f"{ruined[0]} fell to 0 by {common[0]:%Y-%m-%d}, the first common session; omit this run")
     rates = {run.risk_free for run in runs.values()}
     terms = {"risk_free": max(rates) if len(rates) == 1 else 0.0, "periods_per_year": runs[first].periods_per_year}
     rivals = _rivals(runs, cut)
@@ -199,7 +199,7 @@ def _curves(run: BacktestResult) -> pd.DataFrame:
 
 
 def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
-    """Return the `Metrics` of the defined values of a curve. They are NaN for fewer than two values."""
+    """Return the `Metrics` of the defined values of a curve; NaN for fewer than two values or a first value of zero."""
     bars = curve.dropna()
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 

@@ -36,7 +36,7 @@ UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
     "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
     "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }
-"""Setting that must be equal for a fair comparison -> (plural as text, function that writes the value of a result)."""
+"""Setting that must be equal for a fair comparison -> (text for it, function that returns a result's value as text)."""
 _HEADING = 18
 """Width in characters at which the heading of a column is wrapped."""
 
@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return (names of runs, sentence, severe) of each note and warning, severe ones first. Names are empty for all runs."""
+    """Return (names of its runs, empty for all runs; sentence; severe) of each note and warning, severe ones first."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -74,7 +74,7 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
 
 
 def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
-    """Return setting -> value -> names of the runs with this value, for the settings of `UNFAIR` in which runs differ."""
+    """Return setting -> value -> names of the runs with this value, for each setting of `UNFAIR` that differs."""
     settings: dict[str, dict[str, list[str]]] = {what: {} for what in UNFAIR}
     for what, groups in settings.items():
         for name, run in comparison.runs.items():
@@ -83,7 +83,7 @@ def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return (label, cells) of each row: a cell for each run, then for each rival; empty if rivals have no such figure."""
+    """Return (label, cells) of each row: a cell for each run, then for each rival. Cells may be empty."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 

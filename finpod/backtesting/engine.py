@@ -44,30 +44,29 @@ def backtest(
 ) -> BacktestResult | Backtests:
     """Run a strategy, or precomputed weights, over the sessions of [start, end] and return a `BacktestResult`.
 
-    `finpod.backtest` also takes the name of a built-in strategy, a .py file or a trained folder, as `load_strategy` does.
+    `finpod.backtest` also takes a name, file or folder of a strategy, as `load_strategy` does. The account has `cash`
+    at the close of the first session. A decision sees all rows up to a close. It is filled at the next open with
+    fill='open', at the next close with fill='close' (the default if the data have no opens). Cash earns nothing.
+    Accounts are long only. Shares are fractional unless `whole_shares` is True. A position in an asset that leaves the
+    exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
-    The account has `cash` at the close of the first session. With fill='open', a decision sees all rows up to a close and is
-    filled at the next open. With fill='close' (the default if the data have no opens), it is filled at the next close.
-    Cash earns nothing. Accounts are long only. Shares are fractional unless `whole_shares`. A position in an asset that
-    leaves the exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
-
-    At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys plus
-    sells); see `finpod.trading.caps.within_caps`. None means the caps of the strategy: a trained agent has the caps that it
-    was trained with. Equal weight and the baselines have no caps.
+    At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys
+    plus sells); see `finpod.trading.caps.within_caps`. None stands for the cap of the strategy. A trained agent has the
+    caps of its training. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
-    Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not copied.
-    `fast=True` settles many sessions of precomputed weights at once. It is several times faster, and equity agrees to 1e-9.
+    Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not
+    copied. `fast=True` settles many sessions at once. It is several times faster, and equity agrees to 1e-9.
 
-    A Strategy is audited for look-ahead bias, on its decisions up to a sampled day. `examine` (by default, only for trained agents)
-    also compares the strategy with baselines and random portfolios, and replays the decisions at other costs and account sizes
-    (`finpod.evidence`). The verdict is on the excess over the strategy's `anchor` (equal weight by default), rebalanced as
-    often as the strategy decides (`every`). `opened` is the number of results of this window that were looked at; it
-    widens the interval of the verdict. `progress` is called with the name of a step and the fraction that is done.
+    A Strategy is audited for look-ahead bias, on its decisions up to a sampled day. If `examine` is True (None: only
+    for trained agents), the strategy is also compared with baselines and random portfolios, and its decisions are
+    replayed at other costs and account sizes (`finpod.evidence`). The verdict is on the excess over the `anchor` of the
+    strategy (default: equal weight), rebalanced as often as the strategy decides (`every`). `opened`, the number of
+    results of this window that were looked at, widens the interval. `progress` gets a step and the fraction done.
 
     Raises InputError for a window of fewer than two sessions, for a window that starts on or before `trained_until`
-    (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError for invalid weights; the message names
-    the strategy and the day.
+    (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError, which names strategy and day, for
+    invalid weights.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
@@ -77,7 +76,7 @@ def backtest(
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
-        raise InputError("fast is True, but a Strategy decides day by day; leave out fast=", argument="fast")
+        raise InputError("fast is True, but a Strategy decides day by day; omit the argument fast", argument="fast")
     check_rates(risk_free)
     require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -139,7 +138,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result, with evidence if `examine` (None: if the strategy is trained) and if it does not trade the benchmark."""
+    """Return the result, with evidence if `examine` is True (None: if trained) and the benchmark is not traded."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

@@ -26,24 +26,23 @@ class PyfolioInputs(NamedTuple):
     returns: pd.Series
     """[m] simple returns of the account, named after the strategy."""
     positions: pd.DataFrame | None
-    """[m, K + 1] value in currency of each of the K assets ever held, then of `cash`. None if no asset was held at a close."""
+    """[m, K + 1] value in currency of the K assets ever held, then of `cash`. None if no asset was held at a close."""
     transactions: pd.DataFrame | None
-    """One row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without trades.
+    """A row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without trades.
 
-    Shares and prices are adjusted, so `positions` changes only by returns and by these transactions."""
+    Shares and prices are adjusted, so `positions` change only by returns and by these transactions."""
     benchmark: pd.Series | None
     """Returns of the benchmark from each of its bars to the next; None if it has fewer than two bars."""
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal-weight portfolio."""
     notes: tuple[str, ...] = ()
-    """Sentences on data that were left out or differ from what pyfolio expects."""
+    """Sentences on series that are None, and on data that differ from what pyfolio expects."""
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """Return the series of a result for pyfolio and empyrical. For quantstats, remove the time zone: `.tz_localize(None)`.
+    """Return the series of a result for pyfolio and empyrical. For quantstats, call `.tz_localize(None)` on them.
 
-    Pass `benchmark` as `benchmark_rets` and `equal_weight` as `factor_returns`. Raises InputError for a ticker 'cash',
-    which pyfolio would treat as cash.
+    Pass `benchmark` as `benchmark_rets` and `equal_weight` as `factor_returns`. Raises InputError for a ticker 'cash'.
     """
     if "cash" in result.weights.columns:
         raise InputError("the market has a ticker 'cash', which pyfolio treats as cash; rename this ticker")
@@ -67,8 +66,8 @@ def export(
 ) -> tuple[str, ...]:
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
-    Either all files are written, or none. The same result gives the same bytes. With `overwrite`, an older export is
-    replaced. Raises InputError for another format, for a folder that exists or cannot be written, and when `to_pyfolio` does.
+    Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
+    replaced. Raises InputError as `to_pyfolio`, for another format, and for a folder that exists or cannot be written.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")
@@ -113,8 +112,8 @@ def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:
     notes = {
         "no positions: no asset was held at any close": assets == 0,
         "no transactions: there were no trades": len(result.trades) == 0,
-        "no benchmark: it has fewer than two bars in the window": bars < 2,
-        "intraday returns are compounded to sessions, and a transaction has the date of its session": result.is_intraday,
+        "no benchmark: the benchmark has fewer than two bars in the window": bars < 2,
+        "intraday returns are compounded to sessions, and transactions have the date of a session": result.is_intraday,
         f"the data have {result.sessions_per_year:g} sessions a year; pass this number to pyfolio and empyrical "
         "(annualization=) and quantstats (periods=), which assume 252": result.sessions_per_year != 252,
         "the shares are fractional, but pyfolio's round trips need whole shares: do not pass round_trips": bool(

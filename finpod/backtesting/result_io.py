@@ -67,10 +67,10 @@ def to_json(result: BacktestResult) -> str:
 def save(
     result: BacktestResult, folder: Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write result.json, returns.csv, trades.csv, weights.parquet and run.json (`run`: times of the run). Return the folder.
+    """Write the result to the files `SUMMED`, and `run` (clock times, command) to run.json. Return the folder.
 
-    Either all files are written, or none. SHA256SUMS has the checksums of all but run.json, in the format of `sha256sum`.
-    Raises InputError if the folder cannot be written, or if it exists and `overwrite` is False.
+    Either all files are written, or none. SHA256SUMS has the checksums of all but run.json, in the format of
+    `sha256sum`. Raises InputError if the folder cannot be written, or if it exists and `overwrite` is False.
     """
     curves = {column: getattr(result, field) for column, field in CURVES.items()}
     for field, prefix in NAMED.items():
@@ -94,7 +94,7 @@ def checksums(folder: Path) -> str:
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """Return the folder of a run. A bare name is backtests/NAME, or ./NAME if only that exists; a path stays unchanged."""
+    """Return the folder of a run: backtests/NAME for a bare name (./NAME if only this exists), else the path itself."""
     if not isinstance(run, (str, PathLike)):
         raise InputError(f"run is {run!r:.60}; pass a folder, or a name under {BACKTESTS}/", argument="run")
     path, saved = Path(run), BACKTESTS / run
@@ -110,8 +110,8 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 def load_result(run: str | PathLike[str]) -> BacktestResult:
     """Load a result that `BacktestResult.save` wrote, and check that no file was changed or is missing.
 
-    `run` is a folder, or a name under backtests/. Raises InputError for a folder without a result, for a result of another
-    format, and for a file that differs from its checksum.
+    `run` is a folder, or a name under backtests/. Raises InputError for a folder without a result, for a result of
+    another format, and for a file that differs from its checksum.
     """
     source = run_folder(run)
     try:

@@ -30,7 +30,7 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest. `backtest` and `BacktestResult` describe fields without a docstring."""
+    """Settings shared by the results of one backtest. `backtest` and `BacktestResult` describe the other fields."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
@@ -130,17 +130,17 @@ def dates_of(window: Window, rows: Array | None = None) -> pd.DatetimeIndex:
 
 
 def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) -> pd.Series:
-    """Return equity [n + 1] of the benchmark, bought without cost at its first close in the window; NaN where it has no bar."""
+    """Return the equity [n + 1] of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     closes = pd.Series(market.benchmark_close, index=pd.DatetimeIndex(market.dates), name="benchmark").reindex(dates)
     bars = closes.dropna()
     return closes if bars.empty else closes / bars.iloc[0] * cash
 
 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
-    """Return one row for each fill and for each position that a delisting turned into cash; see `BacktestResult.trades`.
+    """Return a row for each fill and each position that a delisting turned into cash; see `BacktestResult.trades`.
 
-    Rows are sorted by session, then by asset, with fills before delistings. The position is the running sum of the shares.
-    The cash is the initial cash minus the running sums of notional and cost.
+    Rows are sorted by session, then by asset, with fills before delistings. The position is the running sum of the
+    shares. The cash is the initial cash minus the running sums of notional and cost.
     """
     execution, closes = window.execution, np.arange(window.first, window.last)
     last_worth = execution.mark[closes] * (1 + terms.delisting_return)
@@ -162,7 +162,7 @@ def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
 
 
 def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
-    """Yield a warning if caps apply, with the number of decisions that had too few assets to invest the whole account."""
+    """Yield a warning if caps apply, with the number of decisions that had too few assets to invest all of the cash."""
     weight, turnover = terms.max_weight or 1.0, terms.max_turnover or 2.0
     short = (path.targets.amax(-1) >= weight - DUST) & ((path.targets > 0).sum(-1) * weight < 1 - DUST)
     caps = {"max_weight": weight if weight < 1 else None, "max_turnover": turnover if turnover < 2 else None}

@@ -17,8 +17,8 @@ Data = Mapping[str, Any]
 REASONS = {
     "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
     "no_decision": "the strategy made no decision on the days sampled",
-    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot detect look-ahead; draw random "
-    "numbers from a generator that the strategy seeds itself",
+    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot detect look-ahead; draw "
+    "random numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
 }
 """`Audit.reason` -> text on why an audit has no outcome."""
@@ -27,10 +27,10 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "decisions for an account with other cash or positions",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or a scaler's statistics over all rows, "
-    "and extra columns with few tickers or sessions",
+    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or a scaler's statistics over "
+    "all rows, and extra columns with few tickers or sessions",
     "native": "files read by native code other than pyarrow and polars, and tests of whether a file exists",
-    "system": "environment variables, files of the system and of packages, and, from Python 3.14 on, the clock of `datetime`",
+    "system": "environment variables, system and package files, and, from Python 3.14 on, the clock of `datetime`",
 }
 """Code in `Audit.unchecked` -> text for it."""
 
@@ -44,8 +44,8 @@ NO_RANDOM_PORTFOLIOS = {
 _NOT_BOUGHT = "{day}: {ticker} was not bought: %s ({count:# such order} in all)"
 EVENTS = {
     "skipped": "{day}: the first decision was skipped, because the data have no row before the start",
-    "delisted": "{day}: {ticker} has no later bars (delisted, or its data end); {shares:.6g} shares were converted to cash at "
-    "{price:.6g}",
+    "delisted": "{day}: {ticker} has no later bars (delisted, or its data end); {shares:.6g} shares were converted to "
+    "cash at {price:.6g}",
     "not_member": _NOT_BOUGHT % "it was not an index member on the decision day",
     "no_price": _NOT_BOUGHT % "it had no price at the fill",
     "no_cash": _NOT_BOUGHT % "there was no cash left",
@@ -60,14 +60,14 @@ FINDINGS = {
     "noise": _CHANGES % "are replaced by noise",
     "held": "{where}: on {day} '{subject}' contains {note}; use {instead} instead",
     "model": "{where}: '{subject}' is {note}, and the strategy " + _NOT_DATED,
-    "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price that was "
-    "known when the order was decided",
+    "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price "
+    "that was known when the order was decided",
     "backfilled": "data: prices of {subject} do not move from {day} until its first real bar on {until}: they look "
     "back-filled{others}",
-    "extra": "data: from {day} on, the column extra:{subject} has a rank correlation of {size:.2f} with the next returns, {over} "
-    "{sessions:# session} (the limit is {most:.2f}); check the dates of the column",
+    "extra": "data: from {day} on, the column extra:{subject} has a rank correlation of {size:.2f} with the next "
+    "returns, {over} {sessions:# session} (the limit is {most:.2f}); check the dates of the column",
 }
-"""Kind of a finding -> template. All other kinds are reads during a decision and use `_READ`."""
+"""Kind of a finding -> template. The other kinds ("file", "network", "process", "clock") use `_READ`."""
 _READ = "{where}: {who} {note} while {doing} {day}"
 _PARTS = ("decisions", "invested", "run", "features", "fills", "data")
 _PART_NAMES = {"invested": "decisions once invested", "run": "decisions in a run"}
@@ -111,14 +111,14 @@ def _look_ahead(data: Data) -> str:
 def _shortened(data: Data) -> str:
     lengths = "; ".join(f"{name} has {closes:,} from {span}" for name, (closes, span) in data["runs"].items())
     return (
-        f"the comparison uses only the {data['closes']:,} common closes, {data['span']}: {lengths}. A run that began earlier "
-        "starts with the positions that it held then"
+        f"the comparison uses only the {data['closes']:,} common closes, {data['span']}: {lengths}. A run that began "
+        "earlier starts with the positions that it held at the first common close"
     )
 
 
 WARNINGS: dict[str, str | Callable[[Data], str]] = {
-    "in_sample": "in-sample: the window starts on or before {trained_until}, the last day of training and selection; these "
-    "figures say nothing about the future",
+    "in_sample": "in-sample: the window starts on or before {trained_until}, the last day of training and selection; "
+    "these figures say nothing about the future",
     "ruined": "ruined on {day}: the account fell to zero",
     "look_ahead": _look_ahead,
     "not_audited": _unaudited,
@@ -126,20 +126,21 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "short_history": "short history: {returns:# return}; yearly figures are extrapolated and mean little",
     "many_trials": "chosen among {trials:# trial} on the {on} days; the best of many trials looks better than it is",
     "no_benchmark": "the market has no benchmark",
-    "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window, so there is no comparison with it",
-    "benchmark_cover": "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; excess, beta "
-    "and other relative figures use only these bars",
-    "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the stocks "
-    "include them; this flatters every strategy by about two percent a year",
+    "empty_benchmark": "the benchmark {benchmark} has fewer than two bars in the window; nothing is compared with it",
+    "benchmark_cover": "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; "
+    "excess, beta and other relative figures use only these bars",
+    "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the "
+    "stocks include them; this flatters every strategy by about two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
-    "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which flatters "
-    "every strategy",
-    "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every strategy",
+    "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which "
+    "flatters every strategy",
+    "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every "
+    "strategy",
     "missing_members": "left out on dates without prices: {count:# member}, for example {tickers}",
-    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list without the "
-    "assets that have left the index flatters every strategy",
+    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list "
+    "without the assets that have left the index flatters every strategy",
     "note": "{text}",
-    "other_fill": "the strategy was trained and selected with fills at the {trained}; this backtest fills at the {filled}",
+    "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
     "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
     "too_good": _too_good,
@@ -147,7 +148,8 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "all_cash": "degenerate policy: almost all cash, {cash:.1%} of the account",
     "one_asset": "degenerate policy: almost all in one asset, {share:.1%} of the invested amount",
     "one_trading_day": "buy and hold: it traded on one day only",
-    "untouched": "close to buy and hold: from {day} on, the account differed from the positions of that day by {share:.1%} at most",
+    "untouched": "close to buy and hold: from {day} on, the account differed from the positions of that day by "
+    "{share:.1%} at most",
     "constant_cash": "constant cash: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
@@ -157,10 +159,10 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "rule_fell_back": "{rule} found no optimum on {days:# day} and used inverse-volatility weights instead",
     "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
     "shortened": _shortened,
-    "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills or start "
-    "differ; the table shows them all",
+    "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills "
+    "or start differ; the table shows them all",
 }
-"""Code of a warning or comparison note -> its sentence, as a template for the data or as a function of the data."""
+"""Code of a warning, or of a note of a comparison -> its sentence, as a template or as a function of the data."""
 
 
 def warning_sentence(warning: ResultWarning) -> str:
@@ -247,7 +249,7 @@ LUCK = {
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """Return sentences on the growth over anchor, equal weight and benchmark, with a reservation if the audit failed."""
+    """Return sentences on the growth over anchor, equal weight and benchmark, with the reservation of `doubt`."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
     wide = f" (widened for the best of {result.candidates:,})" if result.candidates > 1 else ""

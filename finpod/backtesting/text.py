@@ -72,7 +72,7 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
     parts = [f"{costs.fee_bps:g} bps fee a side"]
     parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
-    parts += [f"impact {costs.impact:g} x daily volatility x sqrt(share of daily volume)"] if costs.impact else []
+    parts += [f"impact {costs.impact:g} x daily volatility x sqrt(fraction of daily volume)"] if costs.impact else []
     return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
 
 
@@ -108,7 +108,7 @@ def agents_line(result: BacktestResult) -> str:
 
 
 def evidence_lines(result: BacktestResult) -> list[str]:
-    """Return a line for each available kind of evidence: significance, overfitting, baselines, random portfolios, audit."""
+    """Return a line for each kind of evidence: significance, overfitting, baselines, random portfolios, audit."""
     significance = evidence(result)
     lines = []
     if not math.isnan(chance := significance["deflated_active_sharpe"]):
@@ -116,7 +116,8 @@ def evidence_lines(result: BacktestResult) -> list[str]:
         lines.append(f"Chance that {event}: {percent(chance, 0)}")
     if not math.isnan(share := significance["overfitting"]):
         lines.append(
-            f"Chance that the choice among {significance['trials']:,} trials on validation is overfitted: {percent(share, 0)}"
+            f"Chance that the choice among {significance['trials']:,} trials on validation is overfitted: "
+            f"{percent(share, 0)}"
         )
     if result.baselines:
         ratios = {name: result.metrics_of(curve).sharpe for name, curve in result.baselines.items()}
