@@ -1,4 +1,4 @@
-"""Analysis of trials: `luck`, the selection bias of the best score; `lineage`, the tree of agents; `differing` settings."""
+"""Analysis of trials: `luck`, selection bias of the best score; `lineage`, the tree of agents; `differing` settings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SCORES = {
 }
 """Metric by which agents are ranked -> its description. Other metrics are described by their name."""
 FEW = 4
-"""Fewest trials for a probability of overfitting."""
+"""Smallest number of trials for a probability of overfitting."""
 ROOM = 2.5e8
-"""Most bytes for computing a probability of overfitting, which takes about 50 bytes per combination and trial."""
+"""Largest memory, in bytes, for a probability of overfitting. A combination takes about 50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
-    `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best score
-    of as many trials without skill; NaN if trials have no returns. `alike` is the expected best if all have equal skill.
-    `overfitting` is the probability that the best trial on half of the validation days is below the median on the other half.
+    `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best
+    score of as many trials without skill; NaN if no trial has returns. `alike` is that of trials with equal skill.
+    `overfitting` is the probability that the best trial on half of the days is below the median on the other half.
     """
 
     trials: int
@@ -48,7 +48,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
         return SelectionBias(0, *(math.nan,) * 6)
     mean, sd = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
-    # without skill, the mean score is 0, or minus the mean standard error if scores are ratios less their standard error
+    # without skill, the mean score is 0, or minus the mean standard error if scores are ratios minus standard errors
     errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
     has_returns = any(len(trial.returns) for trial in scored)
     unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan
@@ -56,7 +56,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
-    """Return the probability of overfitting, with as many blocks of days as fit in `ROOM`; NaN if lengths of returns differ."""
+    """Return the probability of overfitting, with as many blocks of days as fit in `ROOM`; NaN if undefined."""
     lengths = {len(trial.returns) for trial in trials}
     if len(lengths) == 1 and len(trials) >= FEW:
         for splits in (16, 12, 8, 4):
@@ -66,7 +66,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
 
 
 class Branch(NamedTuple):
-    """An agent in the lineage: number of copies from an untrained agent to this one, name, and trials sorted by level."""
+    """An agent in the lineage: number of its ancestors among the trials, name, and trials sorted by level."""
 
     depth: int
     agent: str

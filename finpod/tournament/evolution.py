@@ -1,4 +1,4 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agent trains next, with which settings."""
+"""`Evolver`: population based training (Jaderberg et al. 2017). Chooses which agent trains next, and its settings."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
 
 PERTURB = (0.8, 1.25)
-"""Factors, one of which multiplies each setting that a mutated copy changes."""
+"""A mutated copy multiplies each setting that it changes by one of these factors."""
 FEWEST = 3
 """Smallest size of a subset, such as of features, that a fresh agent draws."""
 HORIZONS = ("gamma", "gae_lambda")
@@ -21,7 +21,7 @@ HORIZONS = ("gamma", "gae_lambda")
 
 @dataclass(frozen=True, kw_only=True)
 class Evolver:
-    """Draws the next agents. A draw depends only on settings and on the trials so far, so a log is enough to repeat it."""
+    """Draws the next agents. A draw depends only on settings and on earlier trials, so a log is enough to repeat it."""
 
     seed: int
     config: Any
@@ -35,8 +35,8 @@ class Evolver:
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
         """Return the trials of a round. In the first round all agents are untrained.
 
-        In later rounds, the better half of the agents continues. Each agent of the other half is replaced by a mutated copy of
-        a better agent, or by a fresh agent, which then trains for the steps of all rounds so far.
+        In later rounds, the better half of the agents continues. Each agent of the other half is replaced by a mutated
+        copy of a better agent, or by a fresh agent, which then trains for the steps of all rounds so far.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -59,10 +59,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent is compared with all agents that have reached its level of experience. An agent in the better half of at
-        least two continues, and is copied once. Agents at the highest level come first. If no agent is due, a new one begins.
-        The first `agents` new ones, and later a share `restart_rate`, begin as in `begin`. Others get varied settings of an
-        agent drawn by rank, with weights from n for the best to 1 for the worst.
+        An agent is compared with all agents that have reached its level of experience. An agent in the better half of
+        these (at least two) continues, and is copied once. Agents at the highest level come first. If no agent is due,
+        a new one begins. The first `agents` agents, and a fraction `restart_rate` of later ones, get settings from
+        `begin`. The others get mutated settings of an ended trial, drawn with weights from n (best of n) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -78,7 +78,7 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
     def begin(self, index: int, random: np.random.Generator) -> Settings:
-        """Return the settings of an untrained agent: `config` for the first, for others a variation of it or fresh ones."""
+        """Return the settings of an untrained agent: `config` for the first, else a variation of it or fresh ones."""
         if index and random.random() < self.restart_rate:
             return self.fresh(index, random)
         config = vary(self.config, self._bounds(), random) if index else self.config
@@ -115,7 +115,7 @@ class Evolver:
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """Return a trial that continues `parent` or a copy of it. It starts untrained if `parent` is None or has failed."""
+        """Return a trial that continues `parent` or a copy of it; untrained if `parent` is None or has failed."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
@@ -151,7 +151,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield, from the highest level down, (trial, False) for trials to continue, then (trial, True) for trials to copy."""
+    """Yield, from the highest level down, (trial, False) for trials to continue and then (trial, True) to copy."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

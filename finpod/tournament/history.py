@@ -32,7 +32,7 @@ class History:
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Rows with 'agent', 'window' and figures of the ensemble and its members in training and validation; only if finished."""
+    """Rows with 'agent', 'window' and figures, for the ensemble and its members; empty for an unfinished run."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -46,7 +46,7 @@ class History:
 
     @property
     def frequency(self) -> dict[str, float]:
-        """'periods_per_year' and 'sessions_per_year'; empty for tasks without a market and for logs of earlier versions."""
+        """'periods_per_year' and 'sessions_per_year'; empty for tasks without a market and logs of earlier versions."""
         return {name: self.task[name] for name in ("periods_per_year", "sessions_per_year") if name in self.task}
 
     @property
@@ -61,14 +61,14 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """Return the history of a run. `run` is its output folder OUT, its folder OUT.unfinished, or the URL of its storage.
+    """Return the history of a run. `run` is its output folder OUT, the folder OUT.unfinished or the storage's URL.
 
-    Raises InputError if there is no run, and CheckpointError, which names the line, if a log is damaged or of another format.
+    Raises InputError if there is no run, and CheckpointError with the line if a log is damaged or of another format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:
         lacks = "has no log of a tournament" if Path(run).exists() else "does not exist"
-        raise InputError(f"{run} {lacks}; pass the output folder or the storage place of a run of finpod train", "run")
+        raise InputError(f"{run} {lacks}; pass the output folder or the storage of a run of finpod train", "run")
     finished = all(not name.endswith(NAME) for name in logs)
     notes, kept, figures = list[str](), set[tuple[str, int]](), tuple[Mapping[str, Any], ...]()
     if finished:
@@ -92,14 +92,14 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return a dict, name of log -> seed, sorted by seed, of the logs in a place. An unfinished run takes precedence."""
+    """Return name of log -> seed, sorted by seed, for a folder or URL. An unfinished run takes precedence."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name` of a tournament. Its trials get the field `kept`, and returns in excess of the baseline."""
+    """Return the log `name` of a tournament. Its trials have `kept`, and returns in excess of the baseline."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

@@ -61,7 +61,7 @@ class Settings:
 
 
 class Loss(NamedTuple):
-    """Loss of a pod that trained a trial: the reason in one line, and the Unix time."""
+    """Loss of the process that trained a trial: the reason in one line, and the Unix time."""
 
     reason: str
     at: float
@@ -81,15 +81,15 @@ ENTRIES = {
 class Trial:
     """Training of one agent for one round, and its validation.
 
-    The `Evolver` draws trials; a log stores them as 'draw' records. `after` applies later records of the log.
+    The `Evolver` draws trials. A log stores each draw as a record; `after` applies later records of the log.
     """
 
     run: int = 0
     """Seed of the tournament."""
     number: int
-    """Number of the trial, from 0. In ties, the lower number ranks higher."""
+    """Number of the trial, from 0. Of trials with equal scores, the lowest number ranks highest."""
     level: int
-    """Round (or level of experience, if asynchronous), from 1. Only trials of the same level are compared by the search."""
+    """Round (or level of experience, if asynchronous), from 1. The search compares only trials of the same level."""
     agent_settings: Mapping[str, Any]
     """Settings of the agent, from `Settings.to_dict`."""
     parent: str | None = None
@@ -109,12 +109,12 @@ class Trial:
     returns: Array = field(default_factory=lambda: np.empty(0))
     """[n] validation returns, net of costs; empty unless the trial has ended."""
     steps: int = 0
-    """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 before the first checkpoint."""
+    """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 without a checkpoint."""
     places: tuple[Placement, ...] = ()
     """Process and time of each slice of training that succeeded."""
     lost: tuple[Loss, ...] = ()
     reason: str = ""
-    """Reason of a failure."""
+    """Reason of a failure; empty unless the trial has failed."""
     kept: bool = False
     """True if the agent was selected at the end of the run."""
 
@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings that vary, by name. 'features' None: all features."""
+        """All settings that vary, by name. The value None of 'features' stands for all features."""
         values = {**self.agent_settings["config"], **self.agent_settings}
         return {name: value for name, value in values.items() if name not in ("agent_id", "seed", "config")}
 
@@ -182,7 +182,7 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Pairs (source, copied) of all trials. They show which checkpoints an agent or a copy has already started from."""
+        """Pairs (source, copied) of all trials: the checkpoints from which an agent or a copy has already started."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -204,8 +204,8 @@ class Leaderboard:
         """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
         `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
-        `alike` with those of a better agent, the agent is selected only if too few others are left. Without `base`, only the rank
-        counts. Trials with the numbers in `without` are left out. Raises FinpodError if no trial with a score is left.
+        `alike` with those of a better agent, the agent is selected only if too few others are left. Without `base`,
+        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no score is left.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:

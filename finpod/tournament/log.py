@@ -1,4 +1,4 @@
-"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt; places and names of logs and checkpoints."""
+"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt; where logs and checkpoints are."""
 
 import json
 import zlib
@@ -19,8 +19,8 @@ AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
 class TrialLog:
     """The log of one tournament. A new object reads the file; `append` adds records.
 
-    Each line is one record: a checksum, and JSON with the number of the record. Numbers without gaps show that no line is
-    missing. An incomplete last line is ignored: it is being written, or its writer was killed. Reading does not change the file.
+    Each line is one record: a checksum, and JSON with the number of the record. Numbers without gaps show that no line
+    is missing. An incomplete last line is ignored: it is being written, or its writer was killed.
     """
 
     def __init__(self, store: Store, name: str = NAME, run: int = 0) -> None:
@@ -32,15 +32,15 @@ class TrialLog:
         self.where = f"{store.where}/{name}"
         """Path or URL of the file."""
         self.header: Mapping[str, Any] = {}
-        """Plan, settings, task and versions that the last scheduler logged; empty if there was none."""
+        """Plan, settings, task and versions in the last 'begin' record; empty if there is no such record."""
         self.origin: Mapping[str, Any] = {}
-        """Entry 'run' of the record that has the header; see `Recorded`."""
+        """Entry 'run' of the same record; see `Recorded`."""
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""
         """Stop rule that ended the tournament; empty while it is unfinished."""
         self.notes: list[str] = []
-        """Sentences on settings that changed from one scheduler to the next."""
+        """Sentences on settings that changed when the tournament was resumed or forked."""
         self.count = 0
         """Number of records."""
         try:
@@ -78,7 +78,7 @@ class TrialLog:
         """Write a record to disk, then apply it. Raises InputError if it cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
-        if self.torn:  # remove the last line; at a URL, the last line is the last part
+        if self.torn:  # remove the last line; at a URL, each line is a file of its own
             parts = [] if self.store.folder is not None else self.store.names(f"{self.name}.parts")
             self.store.remove(parts[-1]) if parts else self.store.write(self.name, self._sound)
             self.torn = False
@@ -88,7 +88,7 @@ class TrialLog:
 
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """Return (records of a log, number of its bytes without an incomplete last line)."""
+    """Return (records, number of bytes) of a log, without an incomplete last line."""
     records: list[dict[str, Any]] = []
     sound, lines = 0, content.splitlines(keepends=True)
     for i, line in enumerate(lines):
@@ -109,7 +109,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (name, old value, new value) of each differing entry, sorted by name. Names of nested entries have dots."""
+    """Return (name, old value, new value) of each entry that differs, by name. Names of nested entries have dots."""
     changes: list[tuple[str, Any, Any]] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
@@ -133,7 +133,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return the places where a run may be: `storage` or a URL, or else OUT and OUT.unfinished, here and in strategies/."""
+    """Return where a run may be: at `storage` or a URL, or in OUT and OUT.unfinished, here and in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

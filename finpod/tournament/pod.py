@@ -1,7 +1,7 @@
 """`Pod`: an agent in training, with its environments, on one device; `run_slice`: one slice of training.
 
-A slice is a pure function of the setup of the tournament, the settings of an agent and its last checkpoint. It returns the
-agent's next checkpoint, which does not depend on the machine that runs the slice.
+A slice trains an agent from its last checkpoint to the next one. The next checkpoint depends only on the setup of the
+tournament, the settings of the agent and the last checkpoint. It does not depend on the machine that runs the slice.
 """
 
 import copy
@@ -22,10 +22,10 @@ from finpod.tournament.setup import TournamentSetup
 
 
 class Slice(NamedTuple):
-    """A piece of work: train an agent up to `until` environment steps, from the checkpoint `start` (None: untrained).
+    """Training of an agent from the checkpoint `start` (None: untrained) up to `until` environment steps.
 
-    `copied` is True if this agent is a mutated copy and `start` the checkpoint of its parent. `last` is True if the trial
-    ends with this slice; the agent is then validated.
+    `copied` is True if the agent is a mutated copy and `start` is the checkpoint of its parent. `last` is True if the
+    trial ends with this slice; the agent is then validated.
     """
 
     settings: Settings
@@ -78,7 +78,7 @@ class Pod:
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Train up to `until` steps; yield each update's losses as device tensors. Annealing ends at `total` steps."""
+        """Train up to `until` steps; yield the losses of each update as tensors. Annealing ends at `total` steps."""
         while self.steps < until:
             losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
             self.steps += self.setup.num_envs * int(self.settings.config.num_steps)
@@ -122,7 +122,7 @@ def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) ->
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):
         raise InputError(
-            f"the score of task {task.name} has no metric {task.measure!r}, named by Task.measure; add it to Score(metrics)"
+            f"the score of task {task.name} has no metric {task.measure!r} (Task.measure); add it to Score(metrics)"
         )
     metrics = {name: value if isinstance(value, int) else float(value) for name, value in score.metrics.items()}
     return Score(metrics, score.returns)

@@ -1,7 +1,7 @@
-"""`RunFolder`: the folder or URL of an unfinished run. A run is begun, resumed, forked and finished by one driver at a time.
+"""`RunFolder`: the folder or URL of an unfinished run. One driver at a time begins, resumes, forks and finishes a run.
 
-A driver is a process that trains the agents of a run. The log records the settings, so that a run can be resumed by its name
-alone: a header, which decides if agents are comparable, and the entry `run` with further settings of the driver.
+A driver is a process that trains the agents of a run. The log records all settings, so that a run can be resumed by its
+name alone. The header has those that decide whether agents are comparable, the entry `run` those of the driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, Tournamen
 LEASE = 120.0
 """Age in seconds from which the lock file of a driver at a URL is ignored."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""Entries of a header: the hash of the bars up to the end of validation, and the windows, which determine these bars."""
+"""Entries of a header: the hash of the bars up to the end of validation, and the windows of these bars."""
 
 
 class RunFolder:
@@ -53,8 +53,8 @@ class RunFolder:
     ) -> None:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
 
-        A resumed or forked run must have the seeds, the plans and the learner of the `setups` (one for each tournament); see
-        `refuse_changes`.
+        A resumed or forked run must have the seeds, the plans and the learner of the `setups` (one for each
+        tournament); see `refuse_changes`.
         """
         begun = self.begun()
         if fork is not None:
@@ -86,9 +86,9 @@ class RunFolder:
     def drive(self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None) -> Iterator[None]:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
-        An earlier run is removed unless it is resumed. With `fork`, that run is copied first. After an EngineError or an
-        error that is not a FinpodError, the run is kept. After other FinpodErrors, it is kept only if it has made progress.
-        Raises InputError in the cases of `require`, and if another process drives the run.
+        An earlier run is removed unless it is resumed. With `fork`, the run `fork` is copied first. After an error, the
+        run is kept. It is removed only after a FinpodError (not an EngineError) before any progress, unless it was
+        resumed. Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         with lock(self.store):
@@ -134,12 +134,12 @@ class RunFolder:
 class Recorded:
     """Settings of an unfinished run, as recorded by its last driver.
 
-    `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first tournament,
-    and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the log: the output
-    folder `out` and the `storage` (None: OUT.unfinished) are absolute paths, and `seeds` those of the tournaments. `features`
-    are the names of the requested features (None: the default features, or a task without a market); `functions` are the names
-    of those that are functions, which a log cannot store. `market` has the arguments of `load_market`; empty if it was not
-    called. `metadata` has further values for the next driver.
+    `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first
+    tournament, and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the
+    log. The output folder `out` and the `storage` (None: OUT.unfinished) are absolute paths. `seeds` are those of the
+    tournaments. `features` are the names of the requested features (None: the default features, or a task without a
+    market). `functions` names the features that are functions, which a log cannot store. `market` has the arguments of
+    `load_market`; empty if it was not called. `metadata` has further values for the next driver.
     """
 
     where: str
@@ -176,7 +176,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """Return the unfinished run at `storage`, or at `run`: a URL, its folder or its output folder, here or in strategies/.
+    """Return the unfinished run at `storage`, or `run`: a URL, its folder or output folder, here or in strategies/.
 
     Raises InputError if there is no such run.
     """
@@ -199,10 +199,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return a dict of the arguments `storage` and `out` with which `train` resumes a run in its present place.
+    """Return the arguments `storage` and `out` with which `train` resumes a run where it is now.
 
-    If the folder is not the storage in the log (`recorded`), it was moved. Its output is then written beside it, unless `out`
-    is given. Raises InputError if the folder's name does not end in '.unfinished', so that the name of the output is unknown.
+    If the folder is not the storage in the log (`recorded`), it was moved. The output is then written beside it, unless
+    `out` is given. Raises InputError if the folder's name does not end in '.unfinished', so the output has no name.
     """
     if "://" in run:
         return {"storage": run}
@@ -219,10 +219,10 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
 def open_log(
     store: Store, header: Mapping[str, Any], origin: Mapping[str, Any], *, forked: bool = False
 ) -> tuple[TrialLog, list[str]]:
-    """Return (log, sentences): the log of a tournament, and sentences on the settings that changed since the last driver.
+    """Return (the log of a tournament, sentences on the settings that changed since the last driver).
 
-    The header and `origin` (see `Recorded`) are added as a record 'begin' if they have changed. Raises InputError for a change
-    that is not allowed; see `refuse_changes`.
+    If the header or `origin` (see `Recorded`) has changed, both are logged as a record 'begin'. Raises InputError for a
+    change that is not allowed; see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     known, header, entry = len(log.notes), _plain(header), _plain(origin)
@@ -246,8 +246,8 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: bool) -> None:
     """Raise InputError for the first change (setting, old value, new value) that is not allowed.
 
-    Entries in `FREE` may always change, entries in `FIXED` never, and others only in a fork, which must keep the steps of a
-    round. A change of the data is reported first, then changes of entries in `FIXED`.
+    Entries in `FREE` may always change, entries in `FIXED` never. Other entries may change only in a fork, which must
+    keep the steps of a round. A change of the data is reported first, then changes of entries in `FIXED`.
     """
     refused = [change for change in changed if not _among(change[0], FREE)]
     for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
@@ -255,7 +255,7 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
         if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
-            raise InputError(f"{change}, not comparable with the trials of {where}; train under another name", name)
+            raise InputError(f"{change}, so agents are not comparable with {where}; train under another name", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(
@@ -276,8 +276,8 @@ def _among(name: str, entries: Sequence[str]) -> bool:
 def lock(place: Store) -> Iterator[None]:
     """Keep other drivers from using a run while the block runs.
 
-    In a folder, a file lock is used, which ends with the process. At a URL, and if the file system has no locks, a lock file
-    with the time is used instead. Raises InputError if another process drives the run.
+    In a folder, the lock is a file lock, which ends with the process. At a URL, and if the file system has no locks, it
+    is a lock file that states the time. Raises InputError if another process drives the run.
     """
     with ExitStack() as stack:
         held = False
@@ -311,7 +311,7 @@ def _myself() -> str:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Write a lock file with the time, renewed while the block runs. Raises InputError if another driver has a recent one."""
+    """Renew a lock file while the block runs. Raises InputError if another driver wrote it within `LEASE` seconds."""
     text = b""
     with suppress(FileNotFoundError):
         text = place.read("lock")

@@ -1,9 +1,9 @@
-"""`run`: tournaments of agents on any task, with selection of the best; `Scheduler`: runs one of them.
+"""`run`: tournaments of agents on any task, with selection of the best; `Scheduler`: runs one tournament.
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-The scheduler has all the state. Pods only run pieces of work; a piece that is lost is started again. Every decision is logged
-before it takes effect, so a killed tournament continues from its log and the last checkpoints.
+A pod trains one agent up to its next checkpoint. If a pod is lost, this slice of training is started again. Every
+decision is logged before it takes effect, so a killed tournament continues from its log and the last checkpoints.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ WAIT = 0.5
 class Scheduler:
     """Runs one tournament, or continues it from its log. It calls `watch` with itself as the argument.
 
-    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where` describes
-    the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix times.
-    `latest` is the trial that has ended since the last call, or None. `losses` are the losses of the last trial that ended.
-    `remark` is a message since the last call, such as on a lost pod, or empty. The first call gets the argument `remark`.
+    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where`
+    describes the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix
+    times. `latest` is the trial that has ended since the last call, or None. `losses` are those of the last trial that
+    ended. `remark` is a message since the last call, or empty; in the first call, it is the argument `remark`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Scheduler:
         return self.board
 
     def choose(self, base: Array | None) -> list[tuple[Trial, Checkpoint]]:
-        """Return (trial, checkpoint without `env`) of the selected agents, best first. Unreadable checkpoints are reported.
+        """Return (trial, checkpoint without `env`) of the selected agents, best first. Reports unreadable checkpoints.
 
         `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """
@@ -215,7 +215,7 @@ class Scheduler:
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
 
-        All rules but the time depend only on the draws, so the tournament stops at the same trial on every executor.
+        All rules except `seconds` depend only on the draws: the tournament stops at the same trial on every executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:
@@ -270,11 +270,11 @@ def run(
     watch: Watch | None = None,
     remarks: Sequence[str] = (),
 ) -> T:
-    """Run a tournament for each seed, one after the other. Return `finish(runs, logs)`, with the contents of the logs by name.
+    """Run the tournaments of `setups`, one after the other, and return `finish(runs, contents of the logs by name)`.
 
-    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which the
-    task can be built again. `watch` is first called with the `remarks`. Logs and checkpoints are removed after `finish`.
-    Raises InputError for an unfinished run that is not resumed or overwritten, is in use, or has other settings.
+    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which
+    the task can be built again. The first call of `watch` gets `remarks`. Logs and checkpoints are removed at the end.
+    Raises InputError for an unfinished run that is neither resumed nor overwritten, is in use, or has other settings.
     """
     # the executor is opened first: an earlier run is removed only when nothing else can fail
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):
@@ -293,7 +293,7 @@ def run(
 
 
 def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
-    """Return an executor in this process or on Ray. Raises InputError if Ray is not installed or has no room for a pod."""
+    """Return an executor, in this process or on Ray. Raises InputError if Ray is missing or too small for a pod."""
     if not pods.ray:
         return InlineExecutor(run_slice, setup)
     restore = partial(from_shared, device="cuda" if pods.gpus else setup.device)
@@ -301,5 +301,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for part `number` of `count`. It reports the share of all parts; texts get the `prefix`."""
+    """Return a progress function for part `number` of `count`. It reports the fraction of all parts, with `prefix`."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

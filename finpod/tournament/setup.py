@@ -1,4 +1,4 @@
-"""`TournamentSetup`: settings shared by all agents of a tournament; `Plan`: its size and mode; `Stop`: its stop rules."""
+"""`TournamentSetup`: settings shared by all agents of a tournament; `Plan`: size and mode; `Stop`: stop rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIXED = ("task", "format", "measure", "learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early; None turns a rule off. Once one applies, running trials complete and none begins."""
+    """Rules that end a tournament early: no new trial begins, and running trials complete. None turns a rule off."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
@@ -48,9 +48,9 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Size and mode of a tournament.
+    """Size and mode of a tournament. The rounds of an asynchronous tournament are levels of experience.
 
-    In an asynchronous tournament, rounds are levels of experience. The steps of an agent include those of its ancestors.
+    The steps of an agent include those of its ancestors.
     """
 
     agents: int = 4
@@ -68,9 +68,9 @@ class Plan:
     checkpoint_steps: int | None = None
     """Environment steps between checkpoints inside a round. None: no checkpoints inside a round."""
     retries: int = 3
-    """Number of times that a lost slice is started again before its trial fails."""
+    """Number of times that lost training is repeated from the last checkpoint before the trial fails."""
     alike: float = ALIKE
-    """Largest correlation of validation returns, minus the baseline's, between two selected agents."""
+    """Largest correlation between two selected agents, of their validation returns in excess of the baseline."""
     restart_rate: float = 0.25
     """Fraction of new agents that start untrained with new settings."""
     stop: Stop = field(default_factory=Stop)
@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return an agent's steps at the end of round `level` (1, 2, ...), in updates of `update` steps, >= 1 a round."""
+        """Return an agent's steps at the end of round `level`, from 1: a multiple of `update`, larger in each round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 
@@ -118,7 +118,7 @@ class TournamentSetup:
     plan: Plan = field(default_factory=Plan)
     device: str = "cpu"
     threads: int = 1
-    """CPU threads of a slice. Results depend on this number, because it changes the order of sums."""
+    """CPU threads for the training of an agent. Results depend on this number, because it changes the order of sums."""
 
     @property
     def update(self) -> int:

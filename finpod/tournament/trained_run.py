@@ -18,7 +18,7 @@ FORMAT = "finpod trained run 1"
 
 
 class Run(NamedTuple):
-    """One finished tournament: its setup, its leaderboard, and the selected trials with their checkpoints, best first."""
+    """One finished tournament: setup, leaderboard, and the selected trials with their checkpoints, best first."""
 
     setup: TournamentSetup
     board: Leaderboard
@@ -26,9 +26,9 @@ class Run(NamedTuple):
 
 
 def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
-    """Return task, plan, members and leaderboard of the tournaments. Clock times are left out: equal runs have equal output.
+    """Return task, plan, members and leaderboard of the tournaments, without clock times, which differ from run to run.
 
-    `device` is the device of the pods.
+    `device` is the device on which the agents were trained.
     """
     setup = runs[0].setup
     spec = setup.task.spec()
@@ -50,7 +50,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
 
 
 def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """Return a row for a trial with the settings that the search may vary. A set, such as features, is given by its size."""
+    """Return a row for a trial with the settings that the search may vary. For a set, such as features: its size."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
@@ -84,7 +84,7 @@ class TrainedRun:
             self.provenance: dict[str, Any] = dict(content["provenance"])
             self.files, self.trials = tuple(map(str, content["members"])), int(content["trials"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.folder / TRAINED} lacks {error}; train again") from error
+            raise CheckpointError(f"{self.folder / TRAINED} lacks a valid entry: {error}; train again") from error
 
     @property
     def name(self) -> str:

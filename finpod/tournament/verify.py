@@ -17,11 +17,11 @@ from finpod.tournament.setup import FORMAT, Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
-    """Recompute each choice of trials in a log from the lines before it, compare the two, and return the leaderboard.
+    """Recompute each draw of trials from the lines before it, compare it with the log, and return the leaderboard.
 
-    `path` is the path or URL of a log in a trained folder or an unfinished run. An incomplete last line is ignored.
-    Checkpoints are not read. Raises CheckpointError for the first line that is damaged or differs from the recomputed one,
-    and InputError if there is no log.
+    `path` is the path or URL of a log of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
+    are not read. Raises CheckpointError for the first line that is damaged or differs from the recomputed one, and
+    InputError if there is no log.
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)

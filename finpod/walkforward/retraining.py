@@ -1,4 +1,4 @@
-"""`walk_forward`: train an ensemble for each segment, then run all in one backtest. It can be resumed."""
+"""`walk_forward`: train an ensemble for each segment, then run all in one backtest. A stopped run can be resumed."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ def walk_forward(
 ) -> BacktestResult:
     """Train an ensemble for each segment of `schedule`, and backtest them as one strategy over [start, end].
 
-    Further keywords are those of `finpod.train`. The account has the costs, cash and rules of training. Finished segments
-    are kept in `OUT.unfinished` until all are done. `resume` continues from there, or from a finished `out`, with the same
-    settings. `with_segments` adds figures of each segment to the result. Raises InputError in the cases of `schedule` and
-    `train`, for an `out` that exists (unless `overwrite`), for an unfinished run that is neither resumed nor overwritten,
-    and if the run to resume is missing or has other settings.
+    Further keywords are those of `finpod.train`. The account has the costs, cash and rules of training. Finished
+    segments are kept in `OUT.unfinished` until all are done. `resume` continues from there with the same settings; for
+    a finished `out`, it only repeats the backtest. `with_segments` adds figures of each segment to the result. Raises
+    InputError in the cases of `schedule` and `train`, for an `out` that exists (unless `overwrite`), for an unfinished
+    run that is neither resumed nor overwritten, and if the run to resume is missing or has other settings.
     """
     out = Path(out)
     if not isinstance(task, str):
         text = f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market"
         raise InputError(text, argument="task")
     if name := next((name for name in ("check", "fork") if training.get(name)), None):
-        raise InputError(f"{name} is an argument of finpod.train alone; leave out {name}", argument=name)
+        raise InputError(f"{name} is an argument of finpod.train alone; omit the argument {name}", argument=name)
     require_free_for(out, overwrite=overwrite, resume=resume)
     if not isinstance(training.get("anchor", ""), str):
         market, training["anchor"] = with_anchor(market, training["anchor"])
@@ -172,7 +172,7 @@ def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
 
 
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """Raise InputError unless a walk-forward may be written to `out`, or resumed there. Call it before a long computation.
+    """Raise InputError unless a walk-forward may be written to `out`, or resumed there. Call it before long work.
 
     With `overwrite`, the walk-forward may replace an empty folder, an earlier walk-forward and an unfinished one.
     """

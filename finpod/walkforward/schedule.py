@@ -4,9 +4,9 @@ The windows of one segment, oldest session first:
 
     | train | purge | validation | embargo | test |
 
-The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends with its
-window, so no training reward depends on a session of validation. The outcome of the last training decision lies up to `hold`
-sessions ahead. The purge keeps this outcome out of validation. The embargo keeps outcomes of validation out of the test.
+The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends
+with its window, so no training reward depends on a session of validation. The outcome of a decision lies up to `hold`
+sessions ahead. The purge keeps outcomes of training out of validation, the embargo those of validation out of the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session at or after sessions[index] + `times` spans; outside, -1 or len(sessions)."""
+        """Return the first index at or after sessions[index] + `times` spans; -1 or len(sessions) outside the data."""
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
 
 def as_span(length: str | int, what: str) -> Span:
-    """Return a length: '4y' is calendar years, '6m' calendar months, 126 or '126' sessions. Raises InputError for others."""
+    """Return a length: '4y' is calendar years, '6m' calendar months, 126 or '126' sessions. Else raises InputError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
         raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
@@ -53,10 +53,10 @@ def as_span(length: str | int, what: str) -> Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Windows of one agent: first and last session of each, as text. With intraday bars, those of `test` have a time as well.
+    """Windows of one agent, each with its first and last session as text. With intraday bars, `test` has times as well.
 
     A test's returns go from its first close to the first close of the next test. `decides_from` is the last row that
-    the first decision sees: the first row of the test, or the row before it with close fills.
+    the first decision sees: the first row of the test, or with close fills the row before that.
     """
 
     train: tuple[str, str]
@@ -86,11 +86,11 @@ def schedule(
 ) -> list[Segment]:
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
-    `train`, `validation` and `test` are lengths, see `as_span`. With `expanding`, every training begins on the same day.
-    `purge` and `embargo` are sessions left out after training and after validation; None: as many as `hold` rows span. A test
-    begins with a decision, a multiple of `hold` rows after `start`, so the interval between decisions is constant. If fewer
-    than `hold` rows are left, they go to the last test. Raises InputError for invalid lengths, a purge shorter than `hold`
-    rows, and data that begin too late.
+    `train`, `validation` and `test` are lengths; see `as_span`. With `expanding`, every training begins on the same
+    day. `purge` and `embargo` are the numbers of sessions left out after training and after validation; None: as many
+    as `hold` rows span. A test begins with a decision, a multiple of `hold` rows after `start`, so the interval between
+    decisions is constant. If fewer than `hold` rows are left, they go to the last test. Raises InputError for invalid
+    lengths, a purge shorter than `hold` rows, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in windows.items()}
@@ -108,7 +108,7 @@ def schedule(
             if rows <= hold:
                 raise InputError(
                     f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} bars to trade, fewer than "
-                    f"hold={hold}; take a longer window, decide more often, or shorten purge or embargo"
+                    f"hold={hold}; take a longer window, a smaller hold, or a shorter purge or embargo"
                 )
         first_day = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
@@ -144,7 +144,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
         if last - row < hold:
             break
         if row == rows[-1]:
-            text = f"test={test.length}{test.unit} has fewer sessions than hold={hold}; pass a longer test or a smaller hold"
+            text = f"test={test.length}{test.unit} has fewer sessions than hold={hold}; raise test or lower hold"
             raise InputError(text, argument="test")
         rows.append(row)
     return rows
@@ -153,14 +153,14 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
 def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return ((first, last) session of training, the same of validation), for a test that begins on session `day`."""
+    """Return ((first, last) session of training, (first, last) of validation) of the test that begins on `day`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:
         train, validation = (f"{what}={lengths[what].length}{lengths[what].unit}" for what in ("train", "validation"))
         raise InputError(
-            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} before start; "
-            "start later, or take shorter windows",
+            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} "
+            "before start; start later, or take shorter windows",
             argument="start",
         )
     return (learnt, chosen - 1 - purge), (chosen, day - 1 - embargo)

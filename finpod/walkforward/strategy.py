@@ -1,6 +1,6 @@
 """`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; figures of each segment.
 
-Each ensemble takes over the account of the previous one, with its positions and cash. Nothing is sold, and no day counts twice.
+Each ensemble takes over the positions and cash of the previous one. Nothing is sold, and no day counts twice.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
           "versions")  # fmt: skip
-"""Entries of the ensembles' provenance that are shown once for all segments; 'features' only if it is the same in all."""
+"""Entries of the ensembles' provenance that are shown once for all segments. 'features' is left out if it differs."""
 
 
 class WalkForward(Strategy):
-    """Strategy that trades one account with the agents of all segments. On each day, the agent of that day's segment decides.
+    """Strategy that trades one account with the agents of all segments. The agent of the day's segment decides.
 
-    The first agent also decides before the first segment. Each of the `variants` is one seed, or one member, in all segments.
-    Raises StrategyError if an agent was trained or selected on a day of its own test window.
+    The first agent also decides before the first segment. Each of the `variants` has one seed, or one member, in all
+    segments. Raises StrategyError if an agent was trained or selected on or after the first day of its test.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class WalkForward(Strategy):
             until = max(as_date(day) for day in known if day is not None)
             if until >= as_date(segment.test[0]) or until > as_date(segment.decides_from):
                 raise StrategyError(
-                    f"the agent of {self.name} for the test from {segment.test[0]} was trained or selected on days up to "
-                    f"{until!s:.10}; train it on earlier days"
+                    f"the agent of {self.name} for the test from {segment.test[0]} was trained or selected on days up "
+                    f"to {until!s:.10}; train it on earlier days"
                 )
 
     @property
@@ -95,7 +95,7 @@ class WalkForward(Strategy):
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict: entries that the agents share, and 'segments', rows with windows, agents and validation score."""
+    """Return the entries that the agents share, and 'segments': rows with windows, agents and validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
@@ -121,11 +121,11 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """Return the result with figures of each segment in `agent["segments"]` and a correlation in `agent["walk_forward"]`.
+    """Return the result with figures of segments in `agent["segments"]` and a correlation in `agent["walk_forward"]`.
 
-    Each segment gets 'out_of_sample_score' (information ratio over equal weight minus its standard error), 'total_return',
-    'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the next test; NaN where
-    undefined. 'rank_correlation' is Spearman's correlation of the validation scores and the out-of-sample scores.
+    Each segment gets 'out_of_sample_score' (information ratio over equal weight minus its standard error),
+    'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the
+    next; NaN where undefined. 'rank_correlation' is Spearman's correlation of validation and out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [
@@ -167,7 +167,7 @@ def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Return (segments, settings). Raises CheckpointError, which names the file, if it is damaged or has another format."""
+    """Return (segments, settings). Raises CheckpointError if the file is damaged or has another format."""
     content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [
@@ -183,7 +183,7 @@ def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
-    """Return the walk-forward of a folder. `features` are the user's feature functions on which its agents were trained.
+    """Return the walk-forward of a folder. `features` are the user's feature functions of the training.
 
     Raises CheckpointError for a folder that is damaged or has another format, and StrategyError for an agent that would
     decide on days it was trained or selected on.
