@@ -97,7 +97,7 @@ class Trial:
     source: int | None = None
     """Number of the trial whose last checkpoint this trial starts from; None if it starts untrained."""
     copied: bool = False
-    """True for a mutated copy of the parent, False if the agent itself continues."""
+    """True if the agent is a new mutated copy of its parent, False if it continues or starts untrained."""
     start: int = 0
     """Environment steps at the start of the trial, including those of the agent's ancestors."""
     state: str = "open"
@@ -205,7 +205,7 @@ class Leaderboard:
 
         `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
         `alike` with those of a better agent, the agent is selected only if too few others are left. Without `base`,
-        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no score is left.
+        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial has a score.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:
