@@ -161,8 +161,8 @@ def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> An
         raise StrategyError(f"{path} defines no {noun} {wanted}; {hint}")
     names = [wanted] if wanted else [name for name, kind in kinds.items() if all(hasattr(kind, one) for one in needed)]
     if not names:
-        home = "finpod" if base is Strategy else base.__module__
-        raise StrategyError(f"{path} defines no {noun}; write a complete subclass of {home}.{base.__name__}")
+        home, members = "finpod" if base is Strategy else base.__module__, " with " * bool(needed) + ", ".join(needed)
+        raise StrategyError(f"{path} defines no {noun}; write a subclass of {home}.{base.__name__}{members}")
     if len(names) > 1:
         raise StrategyError(f"{path} defines several classes: {', '.join(names)}; choose one with {path}:{names[0]}")
     try:

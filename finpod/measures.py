@@ -201,7 +201,7 @@ def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) ->
 
 
 def _array(values: Any) -> Array:
-    """Return a list, Series, frame or tensor as float64 [T] or [T, E]."""
+    """Convert a list, Series, frame or tensor to a float64 array [T] or [T, E]."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     try:
@@ -237,7 +237,7 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
     known = ~np.isnan(values)
     fewest = known.sum(axis=0).min() if known.size else 0
     if fewest < least:
-        raise InputError(f"{what} is too short: {fewest} values leave no return to measure; pass more values")
+        raise InputError(f"{what} is too short (values: {fewest}); pass more values")
     wrong = np.isinf(values) | (~known & np.logical_or.accumulate(known, axis=0))
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
@@ -301,7 +301,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, but the curve {curve.shape}; pass a series of the same length",
+            f"the benchmark has shape {other.shape}, and the curve has shape {curve.shape}; pass a benchmark [{len(curve)}]",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates

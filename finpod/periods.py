@@ -30,7 +30,7 @@ DEFAULT = 252
 TOLERANCE = 0.06
 """Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
-"""A measurement needs at least so many session dates, and so many days from the first to the last."""
+"""A measurement needs at least this many session dates, and this many days from the first to the last."""
 YEAR, SLACK = 366, 4
 """Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))

@@ -57,7 +57,7 @@ class BacktestResult:
     anchor: str = "equal-weight"
     """Name of the rule that gives the anchor's weights."""
     anchor_every: int = 1
-    """Number of sessions between rebalancings of the anchor; equal to `every` of the strategy."""
+    """Number of bars from one rebalancing of the anchor to the next; equal to `every` of the strategy."""
     whole_shares: bool = False
     """True if only whole shares, as traded, were bought and sold."""
     risk_free: float = 0.0
@@ -91,8 +91,8 @@ class BacktestResult:
     cost_sweep: Sweep = field(default_factory=dict)
     """Figures of the decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the decisions with market impact: initial cash -> strategy -> the figures of `cost_sweep`, and
-    'costs', the yearly costs as a fraction of the account."""
+    """Figures of the decisions with market impact: initial cash -> strategy -> figures. These are the figures of
+    `cost_sweep`, and 'costs': the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)

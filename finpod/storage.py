@@ -136,7 +136,7 @@ def _append(path: Path, content: bytes) -> None:
                 file.truncate(before)
                 raise
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; free some space and resume") from error
+        raise InputError(f"cannot write {path}: {error.strerror or error}; correct this and resume") from error
 
 
 def _local(text: str) -> Path | None:

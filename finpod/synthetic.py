@@ -172,7 +172,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
-            f"market has length {length} and {per_year:g} bars a year; pass at least two daily bars ({DEFAULT} a year)",
+            f"the market has {length} bars, {per_year:g} a year; pass two or more daily bars (about {DEFAULT} a year)",
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):

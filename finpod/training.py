@@ -205,7 +205,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     steps, hold, sessions = setup.config.num_steps, task.trading.hold, task.train[1] - task.train[0]
     if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
         raise InputError(
-            f"num_steps is {steps}: {steps * hold:,} sessions at hold {hold}; the training window has {sessions:,}; "
+            f"num_steps {steps} needs {steps * hold:,} bars at hold={hold}, but the training window has {sessions:,}; "
             "give fewer steps",
             argument="num_steps",
         )

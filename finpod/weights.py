@@ -189,8 +189,8 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
             decision = np.array([decision.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
         return np.array(decision, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        text = f"{type(decision).__name__}, which is not weights ({first_line(error)})"
-        raise StrategyError(f"{where} returned {text}; return an array, a Series, a dict or None") from error
+        text = f"a {type(decision).__name__} that has no weights ({first_line(error)})"
+        raise StrategyError(f"{where} returned {text}; return numbers in an array, Series or dict, or None") from error
 
 
 def _unusable(weights: Array) -> Array:

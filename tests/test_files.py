@@ -212,7 +212,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_pat
     monkeypatch.setattr("os.fsync", Mock(side_effect=FULL))
     monkeypatch.setattr(Path, "replace", Mock(side_effect=FULL))
     refused(r"agents/1\.pt: No space left on device", store.write, "agents/1.pt", b"new")
-    refused(r"log: No space left on device; free some space and resume", store.append, "log", b"another\n")
+    refused(r"log: No space left on device; correct this and resume", store.append, "log", b"another\n")
     monkeypatch.undo()
     assert store.read("agents/1.pt") == b"old"
     assert store.read("log") == b"line\n"

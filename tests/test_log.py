@@ -117,7 +117,7 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
 @pytest.mark.parametrize("record", [{"kind": "draw", "jobs": [{}]}, {"kind": "begin", "header": {"format": "other 9"}}])
 def test_a_foreign_log_is_named(store, record):
     store.append(NAME, line_of({"n": 0, **record}))
-    refused(f"line 1 of .*{NAME} is of another version", TrialLog, store, error=CheckpointError)
+    refused(f"line 1 of .*{NAME} is of another finpod version", TrialLog, store, error=CheckpointError)
 
 
 # --- what follows from it

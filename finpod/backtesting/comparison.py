@@ -58,7 +58,7 @@ class Comparison:
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
     equal weight, turnover, and costs as a fraction of the account at the first common close."""
     rival_figures: Mapping[str, Mapping[str, float]]
-    """Name in `rivals` -> figure -> value. Figures that are not defined for rivals are left out."""
+    """Title in `rivals` -> figure -> value. Figures that are not defined for rivals are left out."""
     correlation: pd.DataFrame
     """[R, R] correlation of the returns in excess of equal weight; NaN for a run that always equals equal weight."""
     pairs: tuple[Pair, ...]

@@ -17,7 +17,7 @@ Data = Mapping[str, Any]
 REASONS = {
     "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
     "no_decision": "the strategy made no decision on the days sampled",
-    "not_repeatable": "on {note}, two decisions on the same data differ, so the audit cannot detect look-ahead; draw "
+    "not_repeatable": "on {note}, two computations on the same data differ, so the audit cannot detect look-ahead; draw "
     "random numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
 }

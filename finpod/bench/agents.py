@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 """Kind of agent -> (learner, settings that differ from its defaults, number of environments, environment steps)."""
 YEAR = 252
 CHECKPOINTS = 4
-"""Number of checkpoints from which an agent is selected, evenly spaced over its training."""
+"""Number of checkpoints of each training, at equal intervals. The best on validation is the agent."""
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
@@ -248,7 +248,7 @@ def main(
     learners: Annotated[list[str] | None, typer.Argument(help=f"Learners; by default {', '.join(KINDS)}.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute the rows that the folder lacks, and print a table of the fixed window and one of the walk-forward."""
+    """Compute the rows that are not yet in the folder, and print a table of the fixed window and one of the walk-forward."""
     market = load_market(prices, members=members)
     for periods in ([FIXED], YEARS):
         rows = run(market, learners or list(KINDS), folder, periods)

@@ -119,7 +119,7 @@ def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
 
 
 def _vectorbt(market: MarketData, weights: Array, seconds: float) -> dict[str, float | str]:
-    """Return vectorbt's speed on `weights` in bars per second: orders only, and with the tables of a whole result."""
+    """Return two speeds of vectorbt in bars per second: for orders only, and for a whole result with its tables."""
     days, tickers = pd.DatetimeIndex(market.dates), list(market.tickers)
     close, size = (pd.DataFrame(table, index=days, columns=tickers) for table in (market.close, weights))
     deal = {"size_type": "targetpercent", "group_by": True, "cash_sharing": True, "call_seq": "auto"}

@@ -133,7 +133,7 @@ def main(
     ] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute the rows that the folder lacks, print the table and draw the curves."""
+    """Compute the rows that are not yet in the folder, print the table and draw the curves."""
     rows = run(tasks or list(GOALS), seeds or SEEDS, folder)
     print(table(rows))
     draw(rows, folder / "curves.svg")

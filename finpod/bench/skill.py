@@ -244,7 +244,7 @@ def main(
     jobs: Annotated[int | None, typer.Option("-j", help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute the rows that the folder lacks, and print each table that is not empty."""
+    """Compute the rows that are not yet in the folder, and print the tables of the computed rows."""
     wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)

@@ -24,7 +24,7 @@ class Run:
     train: str | None = None
     """Training days, FIRST:LAST."""
     validation: str | None = None
-    """Validation days, on which agents are selected, FIRST:LAST."""
+    """Validation days as FIRST:LAST. Agents are selected on these days."""
     out: Path | None = None
     """Output folder for the best agents, such as strategies/first."""
     learner: str = "ppo"
@@ -195,15 +195,15 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
 
 
 def _of_task(recorded: Recorded) -> dict[str, Any]:
-    """Return the recorded options of the task. Raises InputError for a task that was created in memory."""
+    """Return the recorded options of the task. Raises InputError if the log cannot store the task."""
     task, features = recorded.header["task"], recorded.features
     if "variant" in task:
         return {name: task[name] for name in ("task", "variant")}
     if "trading" not in task:
         if "task" not in recorded.metadata:
             raise InputError(
-                f"{recorded.where} trains the task {task.get('task')}, an object that its log cannot store; continue "
-                "in Python with finpod.train(task, ..., resume=True)"
+                f"the run {recorded.where} has the task {task.get('task')}, a Python object, which its log cannot store; "
+                "resume the run in Python with finpod.train(task, ..., resume=True)"
             )
         return {"task": recorded.metadata["task"]}
     trading = task["trading"]

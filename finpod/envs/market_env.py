@@ -1,8 +1,8 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The accounts do not move prices, so all share the market's tables. An observation is the number of a row in them, and
-the `account_state` [E, N + 1] at the close of this row. The E = G * M accounts form G groups. The M accounts of a
-group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
+The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a row
+of the tables, and the `account_state` [E, N + 1] at its close. The E = G * M accounts form G groups. The M accounts of
+a group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
 """
 
 from functools import cached_property

@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 
 
 class NotRepeatable(Exception):
-    """Raised if two results on the same data differ. The message is the day."""
+    """Raised if two results on the same data differ. The message is the date on which they differ."""
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
@@ -33,7 +33,8 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
-        raise InputError(f"no session follows {market.dates[first]!s:.10}, or none has bars; choose another window")
+        begin, end = market.dates[[first, last]].astype("datetime64[D]")
+        raise InputError(f"no session from {begin} to {end} has bars and a later session; choose another window")
     return rows
 
 

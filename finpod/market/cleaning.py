@@ -65,7 +65,7 @@ def build_market(
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     kept = long_bars(bars, dropped)
     if (negative := int((kept.values["close"] < 0).sum())) >= max(3, NEGATIVE * len(kept)):
-        raise DataError(f"{name}: {negative:,} of {len(kept):,} closes are negative, as returns are; give prices")
+        raise DataError(f"{name}: {negative:,} of {len(kept):,} closes are negative; if they are returns, give prices")
     kept = mask_impossible(kept, log)
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
@@ -109,7 +109,7 @@ def _check_tickers(
         return None
     if bars.empty:
         first = ", ".join(membership.tickers[:3])
-        raise InputError(f"{name} has no price of any member, such as {first}; give members with prices", "members")
+        raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:

@@ -235,8 +235,8 @@ class MarketData:
     def select(self, tickers: Sequence[str]) -> "MarketData":
         """Return a market of these tickers, in this order. Raises InputError for unknown tickers."""
         if unknown := [ticker for ticker in tickers if ticker not in self.tickers]:
-            known = f"{len(self.tickers)} tickers, such as {', '.join(self.tickers[:3])}"
-            raise InputError(f"unknown ticker {', '.join(unknown)}; choose from its {known}", argument="tickers")
+            known = f"its {len(self.tickers)} tickers, such as {', '.join(self.tickers[:3])}"
+            raise InputError(f"the market has no ticker {', '.join(unknown)}; choose from {known}", argument="tickers")
         columns = [self.tickers.index(t) for t in tickers]
         cut: dict[str, Any] = {name: table[:, columns] for name, table in self.tables.items() if name not in SERIES}
         extra = self.extra.select(columns)

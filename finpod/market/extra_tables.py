@@ -189,7 +189,7 @@ def _check_name(name: str, label: str) -> None:
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
     """Return (values, facts): a column [T, N], or [T] if its values apply to all tickers, and its manifest entry."""
     if cells["value"].isna().all():
-        raise DataError(f"{label}: the column {name!r} has no number; fill or remove the column")
+        raise DataError(f"{label}: the column {name!r} has no numbers; fill or remove the column")
     shared = "ticker" not in cells
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]
@@ -208,8 +208,8 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
     if len(twice):
         first, second = twice.iloc[0], twice.iloc[1]
         raise DataError(
-            f"{label} has two values of {called(first)} and known at {_time(first['known_at'])}: {first['value']:g} and "
-            f"{second['value']:g}; keep one, or give the newer one a later 'known_at'"
+            f"{label}: {called(first)} and known at {_time(first['known_at'])} has two values, {first['value']:g} and "
+            f"{second['value']:g}; keep one, or give a corrected value a later 'known_at'"
         )
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days

@@ -243,7 +243,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """Return (clock, utc, reading): stamps [values] as written and in UTC, NaT for other text; and how the stamps were read."""
+    """Return (clock, utc, reading): times as written, times in UTC (NaT if a text is no time), and how they were read."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""

@@ -183,7 +183,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(
-            f"{source.name}: the spell of {ticker} ends on {stop!s:.10}, not after its start on {start!s:.10}; correct it"
+            f"{source.name}: a membership of {ticker} ends on {stop!s:.10}, but begins on {start!s:.10}; correct the dates"
         )
     return membership
 
@@ -191,7 +191,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """Return a membership without dates, which has survivorship bias. Raises InputError for an empty list."""
     if len(tickers) == 0:
-        raise InputError("the list of tickers is empty; give one, or members=None for all of a file", "members")
+        raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
     check_tickers(symbols, "the list of tickers")
     spells = pd.DataFrame({"ticker": symbols, "from": _START, "to_exclusive": _OPEN})

@@ -14,7 +14,7 @@ from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial,
 PERTURB = (0.8, 1.25)
 """A mutated copy multiplies each setting that it changes by one of these factors."""
 FEWEST = 3
-"""Smallest size of a subset, such as of features, that a fresh agent draws."""
+"""Smallest subset (of features, for example) that a fresh agent draws."""
 HORIZONS = ("gamma", "gae_lambda")
 """Settings x for which 1 - x is drawn and changed instead of x."""
 
@@ -25,11 +25,11 @@ class Evolver:
 
     seed: int
     config: Any
-    """Settings of the learner of the first agent. Settings without bounds are the same for all agents."""
+    """Learner settings of the first agent. Other agents differ only in settings with bounds (`bounds` of the learner)."""
     space: Space
     """Settings of the task that vary."""
     restart_rate: float
-    """Fraction of new agents that start untrained with new settings."""
+    """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     learner: str = LEARNER
 
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:

@@ -57,7 +57,7 @@ class TrialLog:
                 self.count += 1
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             line = f"line {self.count + 1} of {self.where}"
-            raise CheckpointError(f"{line} is of another version of finpod: {error!r}; train again") from error
+            raise CheckpointError(f"{line} is of another finpod version ({error!r}); train again") from error
 
     def _take(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "begin":

@@ -59,7 +59,7 @@ class RunFolder:
         begun = self.begun()
         if fork is not None:
             if fork.where == self.where:
-                raise InputError(f"{self.where} cannot be forked onto itself; pass another out= and storage=", "fork")
+                raise InputError(f"{self.where} cannot be forked onto itself; pass another out= or storage=", "fork")
             if begun and not overwrite:
                 raise InputError(f"{self.where} exists already; fork to another name, or pass overwrite=True")
         elif begun and not resume and not overwrite:

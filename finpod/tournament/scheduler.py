@@ -116,7 +116,7 @@ class Scheduler:
                 return
 
     def _draw(self) -> Trial | None:
-        """Draw and log the next trial of an asynchronous tournament, and return it; None if a stop rule applies."""
+        """Draw and log the next trial of an asynchronous tournament, and return it; None if all are drawn or it is stopped."""
         number = len(self.board.trials)
         if number >= self.plan.most_trials or self.stopped(number):
             return None

@@ -72,7 +72,7 @@ class Plan:
     alike: float = ALIKE
     """Largest correlation between two selected agents, of their validation returns in excess of the baseline."""
     restart_rate: float = 0.25
-    """Fraction of new agents that start untrained with new settings."""
+    """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     stop: Stop = field(default_factory=Stop)
     """Stop rules."""
 

@@ -17,7 +17,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""Function (step, row, account) -> target weights [..., N]; NaN if an account does not trade, None if none does."""
+"""Function (step, row, account) -> target weights [..., N]. NaN: the account does not trade. None: no account trades."""
 
 
 @dataclass(frozen=True, kw_only=True)

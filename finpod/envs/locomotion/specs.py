@@ -101,7 +101,7 @@ def humanoid_contact(state: State) -> Tensor:
 class Spec:
     """Definition of one task: its model, observation, reward, and how episodes begin and end.
 
-    reward = forward_weight * speed - control_weight * |action|^2 + healthy_reward if healthy - contact cost
+    reward = forward_weight * speed - control_weight * |action|^2 + healthy * healthy_reward - contact cost
     """
 
     gym_id: str
