@@ -1,7 +1,7 @@
-"""Every built-in feature with its formula: the default set, which is scale-free, and the published set of the FinRL papers.
+"""Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
 
-Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market return, the
-equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over the last n sessions, including today's.
+Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market
+return, the equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over n sessions up to today.
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all
 prices of an asset by a constant (and dividing its volume by it) changes no feature. The published set has price levels.
@@ -46,11 +46,11 @@ class Definition:
     """One built-in feature."""
 
     function: Callable[[Bars], Tensor]
-    """Function of `Bars` that returns [T, N] float64, or [T, 1] for a market-wide feature; NaN where undefined, never infinite."""
+    """Function of `Bars` that returns [T, N] ([T, 1] if market-wide) float64, NaN where undefined, never infinite."""
     warm_up: int
-    """Number of sessions from an asset's first bar (the first row, for a market-wide feature) to the feature's first value."""
+    """Number of sessions from an asset's first bar (if market-wide: from row 0) to the feature's first value."""
     kind: Kind = "cross"
-    """Kind of scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
+    """Scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
     """Names of the tables of `MarketData` that the feature needs besides the closes."""
     market_wide: bool = False
@@ -87,12 +87,12 @@ class Bars:
 
     @cached_property
     def age(self) -> Tensor:
-        """[T, N] number of sessions since the asset's first bar; negative before it."""
+        """[T, N] number of sessions since the asset's first bar; negative before this bar."""
         return self.row - self.has_bar.int().argmax(dim=0)
 
     @cached_property
     def returns(self) -> Tensor:
-        """[T, N] r = c_t / c_{t-1} - 1; NaN unless both sessions have a bar, as a return over a gap spans more sessions."""
+        """[T, N] r = c_t / c_{t-1} - 1; NaN unless both sessions have a bar, because a gap would span more sessions."""
         return self.close / delay(self.close, 1) - 1
 
     @cached_property
@@ -115,7 +115,7 @@ class Bars:
         return self._moments[window]
 
 
-# --- the default set ------------------------------------------------------------------------------------------------------
+# --- the default set --------------------------------------------------------------------------------------------------
 
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
@@ -146,7 +146,7 @@ def residual_momentum(bars: Bars) -> Tensor:
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Return the yearly slope [T, N] of the regression of ln c on time, times its R2 (Clenow, "Stocks on the Move", 2015)."""
+    """Return yearly slope times R2 [T, N] of the regression of ln c on time (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
     deviation = rolling_moments(torch.stack([time, price]), window).deviation
@@ -160,7 +160,7 @@ def standard_deviation(moments: Moments) -> Tensor:
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is measured over the last 252 sessions."""
+    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is that of the last 252 sessions."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
@@ -176,14 +176,14 @@ def log_mean_volume(bars: Bars, window: int) -> Tensor:
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
-    """Return the squared Mahalanobis distance [T, 1] of each day's returns [T, N] from those of the previous `window` sessions.
+    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from those of the previous `window` sessions.
 
-    It tells how unusual the returns are (Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management", 2010).
-    d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is the
-    correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
-    well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members (`member`
-    [T, N]) that have a return today and on every session of the window. `per_asset` divides by their number. Without
-    such assets, the distance is NaN.
+    A distance tells how unusual returns are (Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management",
+    2010). d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is
+    the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
+    well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members
+    (`member` [T, N]) that have a return today and on every session of the window. Without such assets, the distance is
+    NaN. `per_asset` divides it by their number.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -199,10 +199,10 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
 
 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (distances, numbers of assets used), both [B, 1], from history [B, N, W], today [B, N] and `usable` [B, N].
+    """Return (distances, numbers of used assets), both [B, 1], from history [B, N, W], today and `usable` [B, N].
 
-    Assets that are not used stay in place as zeros. Shapes, and thus the order of every sum, do not depend on the members.
-    Later rows therefore do not change a single bit of a row.
+    Assets that are not used stay in place as zeros. Shapes, and thus the order of every sum, do not depend on the
+    members. Later rows therefore do not change a single bit of a row.
     """
     window = history.shape[-1]
     mean = history.mean(dim=-1, keepdim=True)
@@ -255,11 +255,11 @@ SCALE_FREE: dict[str, Definition] = {
 """Features of the default set, by name."""
 
 
-# --- the published set ----------------------------------------------------------------------------------------------------
+# --- the published set ------------------------------------------------------------------------------------------------
 
 
 def macd(bars: Bars) -> Tensor:
-    """Return EMA_12(c) - EMA_26(c) [T, N]; 0 where the price is constant. EMA_n is an `exponential_mean` of rate 2 / (n + 1)."""
+    """Return EMA_12(c) - EMA_26(c) [T, N]; 0 if c is constant. EMA_n is an `exponential_mean` of rate 2 / (n + 1)."""
     difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
     return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
 
@@ -279,7 +279,7 @@ def relative_strength(bars: Bars, window: int) -> Tensor:
 
 
 def commodity_channel(bars: Bars, window: int) -> Tensor:
-    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N], where p = (h + l + c) / 3; NaN if p did not move."""
+    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N], p = (h + l + c) / 3; NaN if p did not move."""
     typical = (bars.table("high") + bars.table("low") + bars.close) / 3
     distance = typical - rolling_mean(typical, window)
     return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
@@ -288,8 +288,8 @@ def commodity_channel(bars: Bars, window: int) -> Tensor:
 def directional_movement(bars: Bars, window: int) -> Tensor:
     """Return the directional movement index, 100 |P - M| / (P + M) [T, N]; NaN if P + M is zero.
 
-    P is the EMA of the rises of h that exceed the fall of l. M is the EMA of the falls of l that exceed the rise of h. Other
-    moves count as zero. The usual definition divides P and M by the true range, which cancels.
+    P is the EMA of the rises of h that exceed the fall of l. M is the EMA of the falls of l that exceed the rise of h.
+    Other moves count as zero. The usual definition divides P and M by the true range, which cancels.
     """
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))

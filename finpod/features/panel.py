@@ -1,7 +1,7 @@
 """`build_panel`: the features of all assets of a `MarketData` as finite observations on a device, and their `Scaling`.
 
-Row t is computed from rows <= t only, so later rows do not change a single bit of it. A feature whose tables are missing
-(such as volumes) is left out and listed in `Panel.left_out`.
+Row t is computed from rows <= t only, so later rows do not change a single bit of row t. A feature whose tables are
+missing (such as volumes) is left out and listed in `Panel.left_out`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from finpod.market.extra import column_of
 from finpod.measures import Array
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function from MarketData to [T, N], NaN where undefined."""
+"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function from MarketData to [T, N] (NaN: undefined)."""
 Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, or a sequence of these. None: the default set."""
 
@@ -39,9 +39,9 @@ _CONSTANT = 1e-6
 class Scaling:
     """Scaling of F features, with statistics of the training rows only.
 
-    "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's members
-    that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined values become
-    0, as do features that were constant or never defined on the training rows.
+    "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's
+    members that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined
+    values become 0, as do features that were constant or never defined on the training rows.
     """
 
     names: tuple[str, ...]
@@ -49,7 +49,7 @@ class Scaling:
     kinds: tuple[Kind, ...]
     """[F] kinds of scaling, "cross" or "pooled"."""
     mean: tuple[float, ...]
-    """[F] means over the members and training rows with a value; 0 where there is none."""
+    """[F] means over the members and training rows with a value; 0 for a feature without a value."""
     sd: tuple[float, ...]
     """[F] standard deviations (ddof 0) of the same values; 0 for a constant feature."""
 
@@ -57,7 +57,7 @@ class Scaling:
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError if no such rows exist."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for empty rows."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are empty or out of range; pass rows within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
@@ -69,7 +69,7 @@ class Scaling:
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
-        """Return finite observations [T, N, F] float32 of `raw` [T, N, F], NaN where undefined. `member` is a mask [T, N]."""
+        """Return finite observations [T, N, F] float32. `raw` [T, N, F] is NaN where undefined; `member` is [T, N]."""
         scaled = torch.zeros_like(raw, dtype=torch.float32)
         for column, (kind, mean, sd) in enumerate(zip(self.kinds, self.mean, self.sd, strict=True)):
             if sd == 0:
@@ -101,8 +101,8 @@ class Scaling:
         if names != self.names:
             differing = ", ".join(sorted({*names} ^ {*self.names})) or "their order"
             raise CheckpointError(
-                f"the features are not those the agent was trained on; they differ in {differing}; pass, in this order, "
-                f"{', '.join(self.names)}"
+                f"the features are not those the agent was trained on; they differ in {differing}; pass, in this "
+                f"order, {', '.join(self.names)}"
             )
 
 
@@ -137,8 +137,8 @@ def name_of(feature: Feature) -> str:
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return (features that `market` supports, names of features whose tables it lacks). Sets become their features.
 
-    Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like a
-    built-in or another requested feature, and if no feature is left.
+    Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like
+    a built-in or another requested feature, and if no feature is left.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}
@@ -186,13 +186,12 @@ def build_panel(
 ) -> Panel:
     """Return the features of `market`, computed, scaled and checked.
 
-    A new scaling is fitted on the training rows `fit`, (first, stop). Features that are undefined on more than half of the
-    members' bars of these rows are dropped, see `Panel.dropped`. The `scaling` of a trained agent is used unchanged; it also
-    determines the features if `features` is None.
+    A new scaling is fitted on the training rows `fit`, (first, stop). Features that are undefined on more than half of
+    the members' bars of these rows are dropped, see `Panel.dropped`. The `scaling` of a trained agent is used
+    unchanged; it also determines the features if `features` is None.
 
     Raises InputError if neither `scaling` nor `fit` is given, and if no feature has enough values on the training rows;
-    CheckpointError if the features are not those of the scaling; DataError, with ticker, date and feature, for an infinite
-    value.
+    CheckpointError if the features are not those of the scaling; DataError, naming the first, for infinite values.
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
@@ -234,8 +233,8 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
     if not scaling.names:
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
-            f"every feature is undefined on more than half of the training rows; the best is {name} ({share:.1%} undefined); load "
-            "earlier sessions for the features to warm up, or start the training window later",
+            f"every feature is undefined on more than half of the training rows; the best is {name} ({share:.1%} "
+            "undefined); load earlier sessions for the features to warm up, or start the training window later",
             argument="features",
         )
     if not any(scaling.sd):

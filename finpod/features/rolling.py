@@ -1,12 +1,12 @@
 """Causal statistics over the last rows of a table, for all assets at once.
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
-result is computed from rows <= t only, by operations whose order does not depend on later rows. Later rows therefore do not
-change a single bit of it. A window is a number of rows. Its statistic uses the values in these rows. It is NaN if the
-fraction of the rows with a value is below `COVERAGE`.
+result is computed from rows <= t only, by operations whose order does not depend on later rows. Later rows therefore do
+not change a single bit of row t. A window is a number of rows. Its statistic uses the values in these rows. It is NaN
+if the fraction of the rows with a value is below `COVERAGE`.
 
-A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t. This
-takes log2(window) passes over the table. Differences of running sums would suffer from cancellation and spread NaN.
+A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t.
+This takes log2(window) passes over the table. Differences of running sums would cancel digits and spread NaN.
 """
 
 import math
@@ -78,7 +78,7 @@ def rolling_max(table: Tensor, window: int) -> Tensor:
 def rolling_moments(variables: Tensor, window: int) -> Moments:
     """Return the moments of K variables [K, T, N] over the last `window` rows; NaN where too few rows have a value.
 
-    Blocks are merged as Chan, Golub and LeVeque (1979) do: a constant series has a deviation of exactly zero.
+    Blocks are merged as by Chan, Golub and LeVeque (1979), so that a constant series has a deviation of exactly zero.
     """
     exists = variables.isfinite().all(dim=0)
     values = variables.where(exists, 0.0)
@@ -102,9 +102,9 @@ def rolling_absolute_deviation(table: Tensor, window: int) -> Tensor:
 def exponential_mean(table: Tensor, rate: float) -> Tensor:
     """Return the adjusted exponential mean [T, N] of each asset's values so far; NaN where the row has no value.
 
-    sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, where x_(0), x_(1), ... are the asset's values counted back from the row:
-    pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. The recursion y_t = a_t y_{t-1} + x_t is solved for all rows at
-    once by prefix doubling (Hillis and Steele 1986).
+    sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, where x_(0), x_(1), ... are the asset's values counted back from the
+    row: pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. The recursion y_t = a_t y_{t-1} + x_t is solved for all
+    rows at once by prefix doubling (Hillis and Steele 1986).
     """
     exists = table.isfinite()
     decay = torch.full_like(table, 1 - rate).where(exists, 1.0)

@@ -22,7 +22,7 @@ class Sessions(NamedTuple):
     dates: Array
     """[S] datetime64[ns], naive, increasing."""
     closes: Array
-    """[S] datetime64[ns], UTC, half days included."""
+    """[S] datetime64[ns], closes in UTC. Half days have their early close."""
     hours: Array
     """[S, 2] datetime64[ns], open and close in the exchange's time zone."""
     offsets: frozenset[str]
@@ -31,7 +31,7 @@ class Sessions(NamedTuple):
     """Time zone of the exchange."""
 
     def hours_on(self, days: Array) -> Array:
-        """Return the open and close [n, 2] of the session on each of `days` [n]; NaT on days without a session. Days may repeat."""
+        """Return the open and close [n, 2] of the session on each of `days` [n]; NaT on days without a session."""
         return pd.DataFrame(self.hours, index=self.dates).reindex(days).to_numpy()
 
 

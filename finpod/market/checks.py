@@ -15,7 +15,7 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 CENT = 0.006
-"""A price may be outside [low, high] by this much, for rounding."""
+"""A price may be outside [low, high] by this amount plus 0.01 % of low or high, because vendors round prices."""
 
 CALM, CERTAIN = 0.05, 5
 """A change of the volume's unit needs an absolute return below `CALM`, and `CERTAIN` bars on either side."""
@@ -101,7 +101,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
-    """Yield (rows, factor): a range of rows with volumes in another unit, and the factor by which these volumes are too large."""
+    """Yield (rows, factor): rows with volumes in another unit, and the factor by which these volumes are too large."""
 
     def zeros(part: slice) -> int:
         """Return the number of trailing zeros that all volumes of the rows have."""
@@ -148,7 +148,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
         bars,
         begins & (length + 1 >= EQUAL_CLOSES),
         lambda row: (
-            f"the close is {close[row]:g} from here to the end; perhaps the vendor repeats the last price after the last trade"
+            f"the close is {close[row]:g} from here to the end; perhaps the vendor repeats the price of the last trade"
         ),
     )
     return bars
@@ -157,7 +157,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
     """Return two arrays [R]: a mask of the `stale` bars at the end of each asset, and how many sessions they span.
 
-    `session` [R] is the number of each bar's session. The first bar of an asset is not stale.
+    `session` [R] is the session number of each bar. The first bar of an asset is not stale.
     """
     last_live = np.maximum.accumulate(np.where(stale, 0, np.arange(len(bars))))
     end = bars.stop - 1
@@ -179,7 +179,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
     nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # position in the gap
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
-    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("no bar on a session"))
+    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("there is no bar on this session"))
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     span = "bar" if (bars.date != days).any() else "day"
     log.report(
@@ -245,7 +245,7 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
     old, new = ends[pairs[:, 0]], begins[pairs[:, 1]]
     sentences = (
         f"ends at {close[one]:g}; {bars.tickers[bars.code[other]]} begins on {bars.date[other]!s:.10} at "
-        f"{close[other]:g}; if the two are one listing, join them with renames="
+        f"{close[other]:g}; if both are one listing, join them with renames="
         for one, other in zip(old, new, strict=True)
     )
     log.suspect("tickers that may have been renamed", *bars.places(old), sentences)

@@ -1,4 +1,4 @@
-"""Turns tidy bars into `MarketData`: selects sessions, masks impossible bars, adjusts for splits and dividends, logs repairs."""
+"""Turns tidy bars into `MarketData`: selects sessions, masks impossible bars, adjusts prices, and logs repairs."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def build_market(
 ) -> MarketData:
     """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
-    Adjusted prices are price * adj_close / close. Without splits, dividends and `adj_close`, prices are assumed to be adjusted.
-    Impossible bars are masked. The manifest lists all changes (`repairs`) and what looks wrong but was not changed
-    (`suspicions`), including the entries that the reader added to `log`.
+    Adjusted prices are price * adj_close / close. Without splits, dividends and `adj_close`, prices are assumed to be
+    adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but were not
+    changed (`suspicions`), including the entries that `read_bars` added to `log`.
 
     Rows that are not on a session of `calendar` are dropped; if `calendar` is None, every date is a session. Rows whose
     session is not over at `now`, by default the present, are dropped, too. Weekly and longer bars may have any date. If
@@ -100,7 +100,7 @@ def package_versions(*more: str) -> dict[str, str]:
 def _check_tickers(
     bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
 ) -> Membership | None:
-    """Return the membership under the symbols of the bars. Raises InputError for a benchmark or members without rows."""
+    """Return the membership under the symbols of the bars. Raises InputError for members or benchmark without rows."""
     tickers = bars["ticker"].cat.categories
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
@@ -172,7 +172,7 @@ def _check_exchange(
     else:
         return
     raise DataError(
-        f"{name}: {fault}; give the exchange, such as XTKS or XLON, with calendar=, or keep every date with calendar=None",
+        f"{name}: {fault}; give the exchange as calendar=, such as XTKS or XLON, or keep all dates with calendar=None",
         argument="calendar",
     )
 
@@ -203,8 +203,8 @@ def _grid(
     kept = np.flatnonzero(others & has_bars)
     if not len(kept):
         raise DataError(
-            f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or pass "
-            f"benchmark=None to trade {benchmark}"
+            f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or "
+            f"pass benchmark=None to trade {benchmark}"
         )
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}

@@ -31,11 +31,11 @@ _WORDS = {
     "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
     longname brandname""",
     "others": """adjopen adjhigh adjlow adjvolume unadjustedvolume vwap average avg mid bid ask spread trades tradecount
-    count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime pctchange
-    pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout sharesoutstanding
-    prevclose preclose previousclose currency exchange mic market country sector industry industrytag per period interval
-    frequency timeframe time label note notes comment series source variation var + capitalgains tickvol factor member
-    benchmarkclose benchmarkopen year month""",
+    count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime
+    pctchange pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout
+    sharesoutstanding prevclose preclose previousclose currency exchange mic market country sector industry industrytag
+    per period interval frequency timeframe time label note notes comment series source variation var + capitalgains
+    tickvol factor member benchmarkclose benchmarkopen year month""",
     "any price": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
     ultimo""",
 }
@@ -65,13 +65,14 @@ _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
 """Short labels of JSON interfaces -> words. They are read if a table has o, h, l, c and no other label for a field."""
 _NUMBER = re.compile(
-    r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
+    r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
+    r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
 )
 _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.\d+)?")
 
 
 def word(label: Any) -> str:
-    """Return the label in lower case, without accents, punctuation and a leading number: adjustedclose for "5. Adjusted Close*"."""
+    """Return the label in lower case without accents, punctuation and leading number: adjclose for "5. Adj Close*"."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)
@@ -83,7 +84,7 @@ def field_of(label: Any) -> str | None:
 
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
-    """Return word -> field for the labels that name a field. If several name the same field, only the preferred word is kept."""
+    """Return word -> field for labels that name a field. If several name the same field, the preferred word is kept."""
     words = set(map(word, labels))
     read = {field: known for field in NUMBERS for known in reversed(SPELLINGS[field]) if known in words}
     return {known: field for field, known in read.items()}
@@ -106,7 +107,7 @@ class Column:
 
     @cached_property
     def word(self) -> str:
-        """Label of the column as a word (see `word`)."""
+        """Normalised label of the column (see the function `word`)."""
         return word(self.label)
 
     @property
@@ -149,11 +150,11 @@ class Column:
         """True if the values can be tickers: text, whole numbers, or anything under the label ticker or symbol."""
         if self.word in ("ticker", "symbol") or self.kind in ("text", "whole"):
             return True
-        return self.kind == "whole floats" and self.values.hasnans  # a missing value turned them into floats
+        return self.kind == "whole floats" and self.values.hasnans  # a missing value turns whole numbers into floats
 
 
 def listed(columns: Sequence[Column], one: str = "", several: str = "", most: int = 12) -> str:
-    """Return the first `most` labels as text for a message, after `one` (for a single column) or `several`."""
+    """Return text for a message: `one` (for a single column) or `several`, and the first `most` labels."""
     more = f" and {len(columns) - most} more" if len(columns) > most else ""
     labels = ", ".join(column.label or "(no name)" for column in columns[:most])
     return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
@@ -197,7 +198,7 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def find_dates(columns: Sequence[Column], name: str) -> Column:
-    """Return the column of dates. Raises DataError if there is none, or two that differ."""
+    """Return the column of dates. Raises DataError if there is no such column, or if two of them differ."""
     named = [c for c in columns if c.word == DATES[0] or (c.word in DATES and holds_dates(c.values, digits=True))]
     unnamed = [c for c in columns if c not in named and (c.level or c.unnamed) and c.kind == "dates"]
     found = named + unnamed or [c for c in columns if not c.known and c.kind == "dates"]
@@ -240,6 +241,6 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
         if len(twice):
             ticker = twice["ticker"].iloc[0]
             one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
-            text = f"{name} has two columns of tickers, {best.label} and {other.label}: {ticker} appears with {one} and with {two}"
+            text = f"{name} has tickers in {best.label} and in {other.label}: {ticker} appears with {one} and {two}"
             raise DataError(f"{text}; choose one of the columns with ticker_column=", argument="ticker_column")
     return named[0]

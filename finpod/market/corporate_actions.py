@@ -16,7 +16,7 @@ SPECIAL = 0.1
 WHOLE_CENTS = 0.9
 """Closes count as not adjusted for dividends if at least this fraction of them is in whole cents."""
 LARGE = np.log(1.9)
-"""Splits of at least this absolute log ratio are repaired if they were applied to a part of the history."""
+"""A split that was applied to only a part of the history is repaired if its absolute log ratio is at least this."""
 NEAR, SAME = 5, 0.12
 """A jump is attributed to a split if it is within `NEAR` bars of the split's day and its log return differs by less
 than `SAME` from that of the split. Other jumps count as real moves."""
@@ -31,11 +31,11 @@ class Splits(NamedTuple):
     """Log ratios [R] of the listed splits. Each array has the splits of one case, and 0 on all other rows."""
 
     missing: Array
-    """Log ratio of a split that adj_close lacks; the negative log ratio of one that adj_close contains once too often."""
+    """Log ratio of a split that adj_close lacks; negative log ratio of one that adj_close contains once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that the closes jump on the day of the split."""
     in_closes: Array
-    """Log ratio of splits for which the closes are already adjusted."""
+    """Log ratio of a split for which the closes are already adjusted."""
 
 
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
@@ -44,8 +44,8 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     These two columns are removed, and `adj_close` if nothing is adjusted. `notes` are for the user. `listed` [R] is
     True on rows with a listed split or dividend. If closes are adjusted for splits, `traded` has the unadjusted ones.
 
-    A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A split that
-    was applied to a part of the history is applied to the rest. `_as_traded` decides what the closes contain.
+    A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
+    split that was applied to a part of the history is applied to the rest. `_as_traded` finds unadjusted closes.
 
     A dividend d on day t must lower adj_close / close before t by one of two factors: 1 - d / c(t-1), which vendors
     use, or c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). A missing dividend is applied by the second
@@ -78,9 +78,9 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return (bars, splits): the bars with partly applied splits repaired, and the log ratios of `split` [R] case by case.
+    """Return (bars, splits): bars with partly applied splits repaired, and the log ratios of `split` [R] by case.
 
-    `has_adjusted` [R] marks the rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
+    `has_adjusted` [R] marks rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
     """
     split = np.where(split > 0, split, 1.0)
     ratio = np.where(bars.first, 0.0, np.log(split))
@@ -104,8 +104,8 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
         returns, raw = [f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row])], bool(as_traded[row])
         one, other = ("unadjusted", "adjusted") if raw else ("adjusted", "unadjusted")
         return (
-            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the day's return is {returns[raw]}; "
-            f"if they are {other}, it is {returns[not raw]}"
+            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the day's return is "
+            f"{returns[raw]}; if they are {other}, it is {returns[not raw]}"
         )
 
     log.report("splits that may be in the prices already", bars, doubtful, two_readings)
@@ -117,14 +117,14 @@ def _as_traded(
 ) -> tuple[Array, Array]:
     """Return two masks [R]: splits for which the closes are unadjusted, and splits for which this is uncertain.
 
-    `ratio` [R] are the log ratios of the splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes of an
-    asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits decides for all of
-    them. If one split contradicts the sum, or the sum is too small, each split is decided alone. Assets are decided separately,
-    because a table may combine several vendors. `has_adjusted` [R] is True if there is a vendor's adjusted close, `in_factor` [R]
-    if that close contains the split, `repaired` [R] if the split was repaired already.
+    `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
+    of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
+    decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
+    Each asset is decided alone, because a table may combine vendors. `has_adjusted` [R] is True if there is a vendor's
+    adjusted close, `in_factor` [R] if that close contains the split, `repaired` [R] if the split is already repaired.
 
-    The day's real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed to
-    follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
+    The day's real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
+    to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
     """
     is_split = ratio != 0
     returns = pd.Series(np.where(bars.first | is_split, np.nan, np.abs(move)))
@@ -147,8 +147,8 @@ def _as_traded(
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
     """Return the bars, adjusted before the jump if closes jump by the split on `row` on another day nearby.
 
-    Prices before the jump are divided by the split, and volumes multiplied. `ratios` [R] are the log ratios of all splits. A
-    jump on the day of another split belongs to that split.
+    Prices before the jump are divided by the split, and volumes are multiplied. `ratios` [R] are the log ratios of all
+    splits. A jump on the day of another split belongs to that split.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start

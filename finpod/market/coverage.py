@@ -17,7 +17,7 @@ GAP = 5
 
 
 class Listed(NamedTuple):
-    """Number of listed members of an index on a day (YYYY-MM-DD), and the number that the rules of the index prescribe."""
+    """Number of listed members of an index on a day (YYYY-MM-DD), and the number that the index rules prescribe."""
 
     title: str
     day: str

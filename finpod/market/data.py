@@ -72,12 +72,12 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year, or bars per year if bars are longer than a session. By default derived from `periods_per_year`."""
+    """Sessions per year (or bars, if longer than a session). By default derived from `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see `data/README.md`)."""
+    """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments with which `load_market` loads this market again, with absolute paths; empty for a market made in memory.
-    They are not part of the content hash, and they are not saved."""
+    """Arguments with which `load_market` loads this market again, with absolute paths; empty for a market made in
+    memory. They are not part of the content hash, and they are not saved."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -94,7 +94,7 @@ class MarketData:
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
-            # All tables in C order: numpy adds up Fortran order in another sequence, which changes the last bits of sums.
+            # All tables in C order: in Fortran order, numpy sums in another sequence, and the last bits of sums differ.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
@@ -114,7 +114,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars per year, or check the given number. Doubts about the number are in the manifest's `periods_note`."""
+        """Measure the bars per year, or check the given number. Doubts are in the manifest's `periods_note`."""
         periods, sessions = self.periods_per_year, self.sessions_per_year
         before = note = self.manifest.get("periods_note", "")
         if periods is None:
@@ -208,8 +208,7 @@ class MarketData:
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.
 
-        Raises InputError if the window has no session, ends before it starts, or exceeds the data by more than holidays or the
-        length of one bar can explain.
+        Raises InputError for an empty or reversed window, and if it exceeds the data by more than holidays or one bar.
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
@@ -262,7 +261,7 @@ class MarketData:
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     """Return midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
 
-    Raises InputError about `argument` for anything else. Numbers are refused, because numpy would read 20200102 as a year.
+    Raises InputError about `argument` for anything else, such as a number: numpy would read 20200102 as a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
@@ -279,6 +278,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with each value that is not finite replaced by the last finite value above it, or by `before`."""
+    """Return the table [T, N] with each value that is not finite replaced by the last finite one above, or `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

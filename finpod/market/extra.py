@@ -30,8 +30,8 @@ def read_only(table: Array) -> Array:
 class ExtraData:
     """The user's columns of a market of T rows and N tickers. Row t contains only what was known at row t.
 
-    A column has one value per ticker ([T, N]) or one value for all tickers ([T], such as an interest rate). NaN means that
-    nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` reads tables as an `ExtraData`.
+    A column has one value per ticker ([T, N]) or one value for all tickers ([T], such as an interest rate). NaN means
+    that nothing was known yet. Arrays are read-only. `finpod.market.extra_tables` reads tables as an `ExtraData`.
     """
 
     tables: Mapping[str, Array] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class ExtraData:
         object.__setattr__(self, "tables", {name: read_only(table) for name, table in tables.items()})
 
     def __getitem__(self, name: str) -> Array:
-        """Return the values [T, N] of a column, NaN where nothing was known. Raises InputError for an unknown column."""
+        """Return the values [T, N] of a column, NaN if nothing was known. Raises InputError for an unknown column."""
         table = self._table(name)
         return table if table.ndim == 2 else np.broadcast_to(table[:, None], (len(table), self.width))
 
@@ -54,7 +54,7 @@ class ExtraData:
         return tuple(self.tables)
 
     def is_shared(self, name: str) -> bool:
-        """Return True for a column with one value per date, shared by all tickers. Raises InputError for an unknown column."""
+        """Return True for a column with one value for all tickers. Raises InputError for an unknown column."""
         return self._table(name).ndim == 1
 
     def rows(self, rows: slice | Array) -> ExtraData:
@@ -72,10 +72,10 @@ class ExtraData:
         return ExtraData(cut, 1)
 
     def check_shape(self, days: int, tickers: int) -> None:
-        """Raise DataError, naming the column, unless every column fits a market of `days` rows and `tickers` columns."""
+        """Raise DataError, naming the column, unless each column fits a market of `days` rows and `tickers` columns."""
         for name, table in self.tables.items():
             if table.shape not in ((days,), (days, tickers)) or self.width != tickers:
-                text = f"the extra column {name} has shape {table.shape} for {self.width} tickers; the market has {days} rows"
+                text = f"extra:{name} has shape {table.shape} for {self.width} tickers; the market has {days} rows"
                 raise DataError(f"{text} and {tickers} tickers; build the market with load_market(..., extra=...)")
 
     def _table(self, name: str) -> Array:

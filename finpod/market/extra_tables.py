@@ -1,4 +1,4 @@
-"""Adds the user's tables to a market as columns in which each value appears from the first row at which it was known."""
+"""Adds the user's tables to a market as columns. Each value appears from the first row at which it was known."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def with_extra(
 
 
 def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
-    """Yield each table as a frame or a path, and its name in messages. Raises InputError for other values and missing files."""
+    """Yield each table as frame or path, with its name in messages. Raises InputError for others and missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -124,7 +124,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column 'date', and {dates.label!r} may be another date; rename the column of dates to 'date'"
+            f"{label} has no column 'date', and {dates.label!r} may be another date; name the column of dates 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -171,8 +171,8 @@ def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, 
     unknown = list(tickers.categories[positions < 0])
     if len(unknown) == len(positions):
         raise DataError(
-            f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which has "
-            f"tickers such as {', '.join(market.tickers[:3])}; check the spelling"
+            f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which "
+            f"has tickers such as {', '.join(market.tickers[:3])}; check the spelling"
         )
     return positions[tickers.codes], unknown
 
@@ -227,5 +227,5 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
 
 
 def _time(stamp: object) -> str:
-    """Return a time as text, without midnight."""
+    """Return a time as text, or only the date if the time is midnight."""
     return str(stamp).removesuffix(" 00:00:00")

@@ -47,8 +47,8 @@ class Layout(NamedTuple):
 def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, ticker_column: str | None = None) -> Layout:
     """Return the layout of a table, recognised by the names and values of its columns.
 
-    Levels of the row index count as columns. Unnamed columns of whole numbers are row numbers and are ignored; in a table
-    without tickers they must not repeat.
+    Levels of the row index count as columns. Unnamed columns of whole numbers are taken as row numbers and ignored. In
+    a table without tickers, row numbers must not repeat.
 
     - **two levels**: the level of the header that contains a close has the fields, the other level the tickers. Labels such as
       AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
@@ -58,7 +58,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
       may be a known word such as OPEN.
 
-    Raises DataError for a table that fits no layout or several; InputError for a `ticker_column` that the table does not have.
+    Raises DataError for a table that fits no layout or several; InputError for a `ticker_column` not in the table.
     """
     columns, pairs = columns_of(frame, name)
     dates = find_dates(columns, name)
@@ -95,7 +95,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """Return the last sentence of an error on a table that may have several assets: its columns, and how to give the tickers."""
+    """Return the end of an error on a table that may have several assets: its columns, and how to give tickers."""
     return f"Its columns are {listed(columns)}; give the column of tickers as ticker_column=, or one ticker as ticker="
 
 
@@ -107,7 +107,7 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of numbers, and for a column of field names (a table with one value per row)."""
+    """Raise DataError for an unnamed column of numbers, and for a column of field names (one value per row)."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
@@ -133,10 +133,10 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the two levels of the header.
+    """Return (field, ticker) -> values for columns with two labels; `names` are those of the levels of the header.
 
-    The level that contains a close has the fields. If both contain one, the names of the levels decide, or else the level with
-    an unambiguous close such as "Close". Raises DataError if this leaves no level, or both.
+    The level that contains a close has the fields. If both do, the level that is not named as tickers has the fields,
+    or else the level with an unambiguous close such as "Close". Raises DataError if neither or both may have them.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
@@ -163,8 +163,8 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels have both a field and a ticker, if either part of a label may be the field, as in
-    close_OPEN, and if a table without such labels is not clearly wide.
+    Raises DataError if only some labels have both a field and a ticker, if either part of a label may be the field, as
+    in close_OPEN, and if a table without such labels is not clearly wide.
     """
     for column in columns:
         one, *rest = re.split(_MARKS, column.label, maxsplit=1)
@@ -229,8 +229,8 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
     return DataError(
-        f"{name} has no column 'close'; besides dates it has {listed(columns) or 'no column'}. Give the columns 'date', 'ticker' "
-        "and 'close' (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
+        f"{name} has no column 'close'; besides dates it has {listed(columns) or 'no column'}. Give columns 'date', "
+        "'ticker' and 'close' (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
     )
 
 

@@ -1,4 +1,4 @@
-"""Loads markets from files, folders, frames and the bundled sample. Saves and loads snapshots: folders with a manifest."""
+"""Loads markets from files, folders, frames and the bundled sample. Saves and loads snapshots (folders)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def load_market(
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if JSON cannot hold all of them."""
+    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if one is not JSON."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
     for name in origin.keys() & {"path", "members", "renames", "extra"}:
@@ -144,7 +144,7 @@ def _absolute(value: Any) -> Any:
 
 
 def _whole(arguments: Mapping[str, Any]) -> MarketData:
-    """Return the sample or a snapshot. Raises InputError for arguments of `load_market` that cannot change it."""
+    """Return the sample or a snapshot. Raises InputError for arguments of `load_market` that do not apply to these."""
     path, extra, periods = (arguments[name] for name in ("path", "extra", "periods_per_year"))
     parsing = ("day_first", "decimal") if extra is None else ()
     for argument in ("members", "renames", "ticker", "ticker_column", *parsing):
@@ -198,9 +198,9 @@ def sample_market() -> MarketData:
 def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write the market to `folder` atomically and return the folder.
 
-    `bars.parquet` has one row per session and ticker, sorted by both, NaN where there is no bar. The benchmark, and extra
-    columns with one value for all tickers, are repeated on every row of a session. Concurrent writers wait for each other.
-    Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
+    `bars.parquet` has one row per session and ticker, sorted by session and ticker, with NaN where there is no bar. The
+    benchmark, and extra columns with one value for all tickers, are repeated on every row of a session. Concurrent
+    writers wait for each other. Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
     """
     days, assets = market.shape
     tickers = np.tile(np.arange(assets, dtype=np.int32), days)
@@ -238,7 +238,7 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Return a snapshot after checking its hash. Waits for a process that is writing it.
+    """Return a snapshot after checking its hash. Waits for a process that is writing the snapshot.
 
     Raises InputError for a folder without a snapshot, DataError for a snapshot that is damaged or has another format.
     """
@@ -252,7 +252,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has snapshot format {content['format']}, finpod reads {FORMAT}; fetch or import the data again"
+                    f"{source} has format {content['format']}; finpod reads {FORMAT}; fetch or import the data again"
                 )
             market = _assemble(content, pq.read_table(source / BARS))
         except DataError:

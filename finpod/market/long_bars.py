@@ -20,7 +20,7 @@ PLACES, SUSPICIONS = 20, 200
 
 @dataclass(frozen=True, eq=False)
 class LongBars:
-    """R bars sorted by asset and date, each with a close. The bars of an asset are adjacent rows, even across missing sessions."""
+    """R bars with a close, sorted by asset and date. The bars of an asset are adjacent, even over missing sessions."""
 
     tickers: tuple[str, ...]
     """[N] symbols of the assets."""
@@ -38,12 +38,12 @@ class LongBars:
 
     @cached_property
     def stop(self) -> Array:
-        """[R] int, end row (excluded) of the asset on this row."""
+        """[R] int, first row after the bars of the row's asset."""
         return np.searchsorted(self.code, self.code, side="right")
 
     @cached_property
     def start(self) -> Array:
-        """[R] int, first row of the asset on this row."""
+        """[R] int, first row of the row's asset."""
         return np.searchsorted(self.code, self.code)
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class LongBars:
         return before
 
     def log_steps(self, column: Array) -> Array:
-        """Return log ratios [R] of a column to its values at the asset's previous bar; 0 where either value is missing."""
+        """Return log ratios [R] of a column to its values at the asset's previous bar; 0 where a value is missing."""
         return np.nan_to_num(np.log(column / self.previous(column)))
 
     def sum_after(self, steps: Array) -> Array:
@@ -95,7 +95,7 @@ class LongBars:
 
 
 def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
-    """Return the rows of tidy bars (see `finpod.market.tidy.read_bars`) that have a close and are not `dropped` [rows]."""
+    """Return the rows of tidy bars (see `finpod.market.tidy`) that have a close and are not `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
     order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
     tickers = tuple(bars["ticker"].cat.categories)
@@ -156,7 +156,7 @@ class RepairLog:
         self.suspect(kind, *bars.places(rows), map(sentence, rows.tolist()))
 
     def content(self) -> dict[str, Any]:
-        """Return `repairs`, `suspicions` and `suspicion_counts` for the manifest, kinds in order of their first entry."""
+        """Return `repairs`, `suspicions` and `suspicion_counts` for the manifest; kinds in order of first entry."""
         return {
             "repairs": list(self._repairs.values()),
             "suspicions": [entry for listed in self._suspicions.values() for entry in listed],
@@ -165,7 +165,7 @@ class RepairLog:
 
 
 def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (repairs, suspicions) of a manifest as lines of text: the count of each kind, then the first entries."""
+    """Return (repairs, suspicions) of a manifest as lines of text: the count of each kind, then its first entries."""
     repairs, suspicions = [], []
     for entry in manifest.get("repairs") or ():
         listed = []

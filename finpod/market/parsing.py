@@ -70,7 +70,7 @@ def normal_ticker(label: Any) -> str:
 
 
 def is_ticker(label: str) -> bool:
-    """Return True for a valid ticker: without slashes, spaces and characters that a shell interprets."""
+    """Return True for a valid ticker, which has no slash, no space and no character that a shell interprets."""
     return re.fullmatch(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}", label) is not None
 
 
@@ -85,7 +85,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """Return (tickers, changed): normalised tickers [rows] with sorted categories, and label -> ticker for changed labels.
+    """Return (tickers, changed): normalised tickers [rows], categories sorted, and label -> ticker for changed labels.
 
     Whole numbers are valid tickers. Raises DataError for a missing ticker, invalid characters, and a fractional number.
     """
@@ -131,8 +131,8 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
     """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
-    Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an apostrophe, or
-    the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T.
+    Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an
+    apostrophe, or the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T.
     """
     if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -156,7 +156,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if the dtype or the first value is a date; with `digits`, YYYYMMDD and seconds since 1970 are dates as well."""
+    """Return True if dtype or first value is a date; with `digits`, also if it is YYYYMMDD or seconds since 1970."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -214,8 +214,8 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     wrong = ~clock.between("1700", "2201", inclusive="left") & stamps.notna()
     if wrong.any():
         raise DataError(
-            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD or YYYY-MM-DD HH:MM:SS, "
-            "or delete the row if it is no bar. A time that is not in the exchange's time zone needs its UTC offset, +HH:MM"
+            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD [HH:MM:SS], or "
+            "delete the row if it is no bar. A time in another zone than the exchange needs its UTC offset, +HH:MM"
         )
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
@@ -224,7 +224,7 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
 def _distinct(column: pd.Series) -> tuple[Array, Any]:
     """Return (codes, values): the code [rows] of each value, -1 if it is missing, and the distinct values."""
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
-        column = column.astype("Int64")  # whole numbers, which a missing value turned into floats
+        column = column.astype("Int64")  # a missing value turns whole numbers into floats
     return pd.factorize(column)
 
 
@@ -235,7 +235,7 @@ def is_intraday(stamps: Array) -> bool:
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """Return the unit in which all numbers are dates: "YYYYMMDD" (1900 to 2100), s, ms, us or ns (1980 to 2100); None: no unit."""
+    """Return the unit in which all numbers are dates, or None: "YYYYMMDD" (1900-2100), s, ms, us or ns (1980-2100)."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     ranges = ((unit, 315_532_800 * n, 4_102_444_800 * n) for unit, (_, n) in _UNITS.items())

@@ -25,11 +25,11 @@ _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.ti
 
 
 def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
-    """Return one parquet or CSV file as a frame. Parquet keeps pandas' index; tickers in a CSV stay text.
+    """Return one parquet or CSV file as a frame. A parquet file keeps its row index. Tickers in a CSV stay text.
 
-    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles. Its
-    header may have two levels: fields above tickers, or tickers above fields. Raises InputError for other kinds of files and
-    DataError for unreadable ones.
+    A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles.
+    Its header may have two levels: fields and tickers, in any order. Raises InputError for other kinds of files, and
+    DataError for unreadable files.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
@@ -50,8 +50,8 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
 def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
     """Return a CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
 
-    `kind` and `entry` are the words for the file and for one of its rows in errors, `argument` is the argument of the errors.
-    Raises InputError for a missing file and DataError for a file that is not a CSV, lacks one of `columns` or has no row.
+    `kind` and `entry` are the words for the file and for one of its rows in errors about `argument`. Raises InputError
+    for a missing file and DataError for a file that is not a CSV, lacks one of `columns` or has no row.
     """
     needed = ", ".join(columns)
     if not source.is_file():
@@ -101,7 +101,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
 
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
-    """Return (labels, levels, end): labels of a CSV, names of its header's two levels, and position of the first bar in `rows`.
+    """Return (labels, levels, end): labels of a CSV, names of its header's two levels, and first bar in `rows`.
 
     `rows` are the cells of the first lines. In a header of one level, labels are text and `levels` is None. In a header
     of two levels, a label is (upper label, lower label). A second line belongs to the header if it has tickers below
@@ -156,7 +156,7 @@ def _without_number(label: str) -> str:
 
 
 def _first_lines(source: Path) -> list[tuple[int, str]]:
-    """Return the first 40 lines that are not blank, with their numbers. Raises ValueError for files that are not text."""
+    """Return the first 40 lines that are not blank, with their numbers. Raises ValueError if the file is no text."""
     with source.open("rb") as stream:
         head = stream.read(1 << 16)
     if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -24,11 +24,11 @@ BUNDLED = Path(__file__).with_name("renames.csv")
 """Well-known renames by date, in the format of a user's file. Renames without a date apply only to lists of members:
 another company also had the new symbol, and prices under this symbol may be of either company."""
 GRACE = np.timedelta64(10, "D")
-"""A vendor may change the symbol this long before or after the rename. Bars after a longer pause belong to another company."""
+"""The symbol may change this long before or after the rename. Bars after a longer pause are of another company."""
 ALIKE = 0.005
 """Largest relative difference between two closes of a day that count as equal."""
 LEVEL = np.log(1.5)
-"""A join is a suspicion if the log return from the old symbol's last bar to the new symbol's first exceeds this size."""
+"""A join is a suspicion if the absolute log return from the last old bar to the first new bar is above this."""
 
 
 class Rename(NamedTuple):
@@ -49,10 +49,10 @@ def bundled_renames() -> tuple[Rename, ...]:
 
 
 def read_renames(renames: Renames) -> list[Rename]:
-    """Return the renames of a mapping {old: new}, or of a CSV with the columns old, new and optionally date (YYYY-MM-DD).
+    """Return the renames of a mapping {old: new}, or of a CSV with columns old, new and optionally date (YYYY-MM-DD).
 
-    The date is the first day under the new symbol. Raises InputError for a missing file and for a value that is neither a
-    mapping nor a path, DataError for an invalid file or symbol.
+    The date is the first day under the new symbol. Raises InputError for a missing file and for a value that is neither
+    a mapping nor a path, DataError for an invalid file or symbol.
     """
     if renames is None:
         return []
@@ -64,7 +64,7 @@ def read_renames(renames: Renames) -> list[Rename]:
         rows = list(table.reindex(columns=["old", "new", "date"], fill_value="").itertuples(index=False, name=None))
     else:
         raise InputError(
-            f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}}, or a CSV with the columns old and new",
+            f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}} or a CSV with columns old and new",
             argument="renames",
         )
     try:
@@ -81,7 +81,7 @@ def read_renames(renames: Renames) -> list[Rename]:
 
 
 def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Return (bars, applied): tidy bars with one series per renamed listing, under its newest symbol; and the applied renames.
+    """Return (bars, applied): tidy bars with one series per listing, under its newest symbol; and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the
@@ -105,8 +105,8 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
     users = {rule.old: rule for rule in read_renames(renames)}
     if isinstance(renames, Mapping) and users and present.isdisjoint(s for rule in users.values() for s in rule[:2]):
         raise InputError(
-            f"renames: {name} has none of the tickers {', '.join(users)}; give some of its {len(present)} tickers, such as "
-            f"{', '.join(sorted(present)[:3])}",
+            f"renames: {name} has none of the tickers {', '.join(users)}; use some of its {len(present)} tickers, such "
+            f"as {', '.join(sorted(present)[:3])}",
             argument="renames",
         )
     bundled = [rule for rule in bundled_renames() if rule.day is not None]
@@ -137,7 +137,7 @@ def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
 
 
 def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
-    """Move a listing's bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
+    """Move bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
 
     Returns None if the rename does not apply. Rows without a price are kept, since they may list a split or dividend.
     """
@@ -156,8 +156,8 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     if differs.any():
         day = both[differs][0]
         raise DataError(
-            f"{name}: {rule.old} was renamed {rule.new}, but their closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
-            f"{new.loc[day, 'close']:g}; remove one series, or undo the rename with renames={{'{rule.old}':'{rule.old}'}}"
+            f"{name}: {rule.old} became {rule.new}, but closes on {day:%Y-%m-%d} differ: {old.loc[day, 'close']:g} and "
+            f"{new.loc[day, 'close']:g}; drop one series, or undo the rename with renames={{'{rule.old}':'{rule.old}'}}"
         )
     after = new[new.index > moved.index[-1]]
     seam = (after if len(after) else moved).index[:1].to_numpy()
@@ -176,7 +176,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
 
 
 def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
-    """Return True if a bundled rename applies to two symbols with bars on the days `old` and `new`; log uncertain cases.
+    """Return True if a bundled rename applies to symbols with bars on the days `old` and `new`; log uncertain cases.
 
     `both` are their common days; `differs` is True if their closes differ on one of these.
     """
@@ -187,15 +187,15 @@ def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, diff
     if differs or new[0] >= old[0]:
         return True
     sentence = (
-        f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company, so they were not "
-        f"joined; to join them, give renames={{'{rule.old}': '{rule.new}'}}"
+        f"{rule.old} became {rule.new}, but {rule.new} has earlier bars, perhaps of another company, so the two were "
+        f"not joined; to join them, give renames={{'{rule.old}': '{rule.new}'}}"
     )
     log.suspect("renames that were not applied", [rule.new], new[:1], [sentence])
     return False
 
 
 def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the bars of both symbols with adjusted closes on one scale, because vendors adjust each series to its own end.
+    """Return the bars of both symbols with adjusted closes on one scale: vendors adjust each series to its own end.
 
     The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day.
     Without a common day, the old symbol's last day must agree with the new symbol's first day.

@@ -32,15 +32,15 @@ def read_bars(
     decimal: str | None = None,
     name: str = "the frame",
 ) -> pd.DataFrame:
-    """Return the bars of a frame, a parquet or CSV file, or a folder of such files: one row per bar, sorted by date and ticker.
+    """Return the bars of a frame, a file or a folder of files: one row per bar, sorted by date and ticker.
 
-    The columns are `date` datetime64[ns], `ticker` categorical, and float64 numbers. A table may have any layout that
-    `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default it is taken from the
-    name of the file. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide how ambiguous
-    dates and numbers are read. In a table without tickers, dates that repeat or change direction are an error unless `ticker`
-    is given, since the table may have several assets. Equal rows are dropped; different rows for one ticker and day are an error.
-    `log` records decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does
-    not exist and DataError for invalid content.
+    The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
+    layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default
+    it is taken from the name of the file. `ticker_column` is the label of the column of tickers. `day_first` and
+    `decimal` decide how ambiguous dates and numbers are read. In a table without tickers, dates that repeat or change
+    direction are an error unless `ticker` is given, since the table may have several assets. Equal rows are dropped;
+    different rows for one ticker and day are an error. `log` records decisions and changes. `name` is the name of a
+    frame in messages. Raises InputError for a source that does not exist and DataError for invalid content.
     """
     log = RepairLog() if log is None else log
     options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
@@ -59,7 +59,7 @@ def read_bars(
         text = f"{path} has no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder with one of them"
         raise InputError(text, argument="path")
     if ticker is not None:
-        text = f"ticker={ticker} applies to one file, but {path} is a folder; name each file after its ticker instead"
+        text = f"ticker={ticker} applies to one file, and {path} is a folder; omit ticker=, and name files by ticker"
         raise InputError(text, argument="ticker")
     parts = {file.name: _tidy(file, file.name, log, None, **options) for file in files}
     sources: dict[str, list[str]] = {}
@@ -131,13 +131,13 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no column of tickers, and {ticker!r} cannot be a ticker; give ticker=, or rename the file"
+        text = f"{source.name} has no column of tickers, and {ticker!r} is no ticker; give ticker=, or rename the file"
         raise DataError(text, argument="ticker")
     return ticker
 
 
 def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """Return (tickers, sentence): the tickers of all bars, [T] for a long table, else [T * N]; and how tickers were normalised.
+    """Return (tickers, sentence): tickers of all bars, [T] for a long table, else [T * N]; and how they were respelled.
 
     `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
     """

@@ -31,7 +31,7 @@ class Index(NamedTuple):
     """An index with known historical members, its benchmark and its calendar."""
 
     name: str
-    """Name that `members=` and the universe of `fetch_market` accept."""
+    """Name that the arguments `members` and `universe` accept."""
     title: str
     """Official name."""
     benchmark: str
@@ -98,11 +98,11 @@ class Membership:
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def count(self, dates: Array) -> Array:
-        """Return the number of members [T] on each session."""
+        """Return the number [T] of members on each session."""
         return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """Return a mask [T, N]: True where the asset is a member on the session. Assets without a spell are never members."""
+        """Return a mask [T, N]: True where an asset is a member on a session. Without a spell, it is no member."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
         change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)
@@ -111,7 +111,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells, with renamed listings under the symbols `available`, which are the symbols of the prices.
+        """Return the spells with renamed listings under the symbols of the prices, `available`.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
@@ -132,7 +132,7 @@ class Membership:
         return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
     def renamed(self, rename: Rename) -> Membership:
-        """Return the spells with `rename` applied; if the rename has a day, only to spells that began before that day."""
+        """Return the spells with `rename` applied, but only to spells that began before its day, if it has one."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
@@ -149,9 +149,9 @@ def families() -> list[tuple[str, ...]]:
 def resolve_members(members: Members, origin: str) -> Membership | None:
     """Return the membership that `members` describes.
 
-    `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no membership.
-    Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list comes from.
-    Raises InputError for an unknown index, and for values of other types.
+    `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no
+    membership. Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list
+    comes from. Raises InputError for an unknown index, and for values of other types.
     """
     if members is None:
         return None
@@ -207,23 +207,23 @@ def _membership(spells: pd.DataFrame, sentence: str, **facts: Any) -> Membership
 
 
 def find_index(name: str) -> Index | None:
-    """Return the index of that name, in any spelling: sp500, SP500, "S&P 500"; None if there is none."""
+    """Return the index of a name in any spelling: sp500, SP500, "S&P 500"; None if no index has the name."""
     return INDEXES.get(_key(name))
 
 
 def is_universe(text: str) -> bool:
-    """Return True if the text looks like the name of an index: a known name, or lower-case letters, perhaps with a number."""
+    """Return True if the text may name an index: a known name, or lower-case letters, perhaps with a number."""
     return find_index(text) is not None or re.fullmatch(r"[a-z&]+(\W?\d+)?", text) is not None
 
 
 def index_named(name: str) -> Index:
-    """Return the index of that name, in any spelling. Raises InputError for an unknown one."""
+    """Return the index of a name in any spelling. Raises InputError for an unknown name."""
     index = find_index(name)
     if index is None:
         hint = did_you_mean(_key(name), INDEXES.keys(), "")
         raise InputError(
-            f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a list "
-            "of tickers in capitals or a membership CSV"
+            f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a "
+            "list of tickers in capitals or a membership CSV"
         )
     return index
 
@@ -243,8 +243,7 @@ def benchmark_and_calendar(
 def index_members(name: str) -> Membership:
     """Return the point-in-time membership of an index from the package index-constitution, under Yahoo's symbols.
 
-    Known errors are corrected, and spells of zero days are left out (see data/README.md).
-    Raises InputError for an unknown index.
+    Known errors are corrected, and spells of zero days are left out. Raises InputError for an unknown index.
     """
     index = index_named(name)
     import index_constitution

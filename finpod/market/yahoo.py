@@ -32,10 +32,10 @@ LISTED = 12
 """Largest number of tickers that an error lists."""
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 BATCH, ATTEMPTS = 25, 6
-"""Number of tickers per request. The fetch gives up on a ticker after ATTEMPTS requests without an answer, and on all tickers after
-ATTEMPTS requests in a row without any bars."""
+"""Number of tickers per request. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer, and on all
+tickers after `ATTEMPTS` requests in a row without any bars."""
 WAIT = 5.0
-"""Seconds to wait after a request that was rate limited or not answered. Each further such request in a row doubles the wait."""
+"""Seconds to wait after a rate-limited or unanswered request. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
@@ -128,7 +128,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return (first, last, over): the first day of [start, end], its last session, and its last session that is over at `now`."""
+    """Return (first, last, over): first day, last session and last session that is over at `now`, in [start, end]."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -178,8 +178,8 @@ def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: boo
 class PartialFetch:
     """Downloaded bars, in memory and optionally in a folder from which the same request can resume.
 
-    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Bars of another request are
-    removed. Raises InputError for a folder with other files.
+    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Bars of another request
+    are removed. Raises InputError for a folder with other files.
     """
 
     def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
@@ -224,8 +224,8 @@ def gather(
 ) -> dict[str, Missing]:
     """Request all tickers that are not stored yet. Return ticker -> reason for tickers without bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds, doubled
-    after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.
+    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds,
+    doubled after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

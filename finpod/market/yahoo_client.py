@@ -50,14 +50,14 @@ class Client:
             self._session.get(YAHOO)
         except Exception as error:
             raise DataError(
-                f"cannot reach {SERVER or YAHOO} ({first_line(error)}); check the network, or use a file, a snapshot or the "
-                "sample"
+                f"cannot reach {SERVER or YAHOO} ({first_line(error)}); check the network, or use a file, snapshot or "
+                "the sample"
             ) from error
         self.ends = self._session.ends = time.monotonic() + deadline
         """Time at which requests stop, on the clock of `time.monotonic`."""
 
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """Request tickers once. Return ticker -> bars, and ticker -> reason for the others. Raises DataError if yfinance fails."""
+        """Request tickers once. Return ticker -> bars, and ticker -> `Missing`. Raises DataError if yfinance fails."""
         self._session.answers.clear()
         YfData.cache_get.cache_clear()  # or else yfinance repeats an earlier 503 from its cache
         try:
@@ -139,8 +139,8 @@ def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
     if frame.columns.nlevels != 2 or set(COLUMNS) - set(frame.columns.levels[1]):
         missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(-1)))
         raise DataError(
-            f"yfinance {yfinance.__version__} returned a table that finpod cannot read (no {', '.join(missing) or 'ticker'}"
-            " in its columns); install the version in constraints.txt"
+            f"yfinance {yfinance.__version__} returned a table that finpod cannot read (no "
+            f"{', '.join(missing) or 'ticker'} in its columns); install the version in constraints.txt"
         )
     if (ticker, "Close") not in frame.columns:
         return pd.DataFrame()
