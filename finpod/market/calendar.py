@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """Return the sessions of the exchange `calendar` within [first, last]. Raises InputError if the years have none."""
+    """Return the sessions of the exchange `calendar` in [first, last]. Raises InputError if it lacks these years."""
     import exchange_calendars
 
     start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
@@ -45,7 +45,7 @@ def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Ses
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
             f"the calendar {calendar!r} has no sessions from {start} to {stop} ({first_line(error)}); give a name of "
-            "exchange_calendars that has these years, such as XNYS or XTKS; for a file, calendar=None also works",
+            "exchange_calendars that has these years, such as XNYS or XTKS, or calendar=None for a file",
             argument="calendar",
         ) from error
     dates = exchange.sessions.to_numpy().astype("datetime64[ns]")

@@ -218,7 +218,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
     def split(row: int) -> str:
         n, unit = size[row], "(or of a change of unit) " if size[row] >= 100 else ""
         return (
-            f"a return of {np.expm1(move[row]):+.2%} has the size of a split of {f'{n}:1' if move[row] < 0 else f'1:{n}'} "
+            f"a return of {np.expm1(move[row]):+.2%} has the size of a {f'{n}:1' if move[row] < 0 else f'1:{n}'} split "
             f"{unit}that is not listed; the prices stay unchanged, because the return may be real"
         )
 
@@ -254,8 +254,8 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    In a market with volumes, the close is constant for at least `STILL` sessions without volume, to the first volume.
-    In others, it is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
+    In a market with volumes, the close is constant for at least `STILL` sessions, up to the first bar with volume. In
+    others, the close is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]
