@@ -50,13 +50,13 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     Levels of the row index count as columns. Unnamed columns of whole numbers are taken as row numbers and ignored. In
     a table without tickers, row numbers must not repeat.
 
-    - **two levels**: the level of the header that contains a close has the fields, the other level the tickers. Labels such as
-      AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
+    - **two levels**: the level of the header that contains a close has the fields. The other level has the tickers.
+      Labels such as AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
     - **long**: a close and a column of tickers. The column of tickers is `ticker_column`, or a column of text or whole
       numbers whose name is a word for tickers, or a level of text in a row index with dates.
-    - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` names the asset.
-    - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in three
-      may be a known word such as OPEN.
+    - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` is given.
+    - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in
+      three may be a known word such as OPEN.
 
     Raises DataError for a table that fits no layout or several; InputError for a `ticker_column` not in the table.
     """

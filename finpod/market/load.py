@@ -57,9 +57,9 @@ def load_market(
     """Return a market from a parquet or CSV file, a frame, a folder of files, a snapshot folder, or "sample".
 
     A table may have any layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without
-    tickers, `ticker_column` the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates and
-    numbers are read. Tickers are normalised (see `finpod.market.parsing.normal_ticker`). Prices are adjusted for splits and
-    dividends; impossible values are masked or repaired (see `finpod.market.cleaning.build_market`).
+    tickers. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates
+    and numbers are read. Tickers are normalised (see `normal_ticker`). Prices are adjusted for splits and dividends;
+    impossible values are masked or repaired (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
@@ -70,10 +70,10 @@ def load_market(
         without an index. Rows that are not on a session, and rows whose session is not over at `now`, are dropped and
         counted. Weekly and longer bars may have any date.
     now : time with a time zone. None is the present.
-    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the bundled
-        renames join the bars of a renamed listing under its newest symbol (see `finpod.market.renames.join_renamed`).
-    extra : the user's tables, which become columns of the market; a value is used from the row at which it was known (see
-        `finpod.market.extra_tables.with_extra`).
+    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the
+        bundled renames join the bars of a renamed listing under its newest symbol (see `join_renamed`).
+    extra : the user's tables, which become columns of the market. A value is used from the first row at which it was
+        known (see `finpod.market.extra_tables.with_extra`).
     periods_per_year : bars per year, by default measured from the dates (see `finpod.periods`).
 
     Raises InputError for missing files and wrong arguments, DataError for unusable content.

@@ -87,7 +87,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
     """Return (tickers, changed): normalised tickers [rows], categories sorted, and label -> ticker for changed labels.
 
-    Whole numbers are valid tickers. Raises DataError for a missing ticker, invalid characters, and a fractional number.
+    Whole numbers are valid tickers. Raises DataError for a missing ticker and for an invalid one.
     """
     codes, values = _distinct(column)
     labels = [str(value).strip() for value in values]
@@ -151,7 +151,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     values = pd.to_numeric(digits, errors="coerce") * scale
     wrong = (~well_formed | values.isna()) & ~blank
     if wrong.any():
-        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; write 1234.56 or 1234,56 (decimal=',')")
+        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; write 1234.56, or pass decimal=','")
     return values.where(~blank).to_numpy(dtype=np.float64, na_value=np.nan)
 
 

@@ -73,7 +73,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
-    """Return a CSV as a frame. Columns of numbers and words for missing values are numeric; all others are text."""
+    """Return a CSV as a frame. Columns of numbers and words for missing values are numeric. Tickers stay text."""
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
     rows = [[cell.strip() for cell in next(csv.reader([line], delimiter=separator))] for _, line in lines]

@@ -88,7 +88,7 @@ class Client:
 class _Session(Session):
     """yfinance's session with a deadline, and the last answer for each symbol.
 
-    The answers distinguish a rate limit, a broken network and an unknown symbol. For yfinance all are "possibly delisted".
+    Answers distinguish a rate limit, a broken network and an unknown symbol. yfinance calls all "possibly delisted".
     """
 
     def __init__(self) -> None:
