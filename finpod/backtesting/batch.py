@@ -44,7 +44,7 @@ class Backtests:
     risk_free: float
     """Risk-free rate a year, used in the Sharpe ratio."""
     periods_per_year: float
-    """Returns a year."""
+    """Number of returns a year."""
     sessions_per_year: float
     run: Callable[[int], BacktestResult]
     """Function of s that runs strategy s alone and returns its result."""

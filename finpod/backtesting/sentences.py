@@ -17,8 +17,8 @@ Data = Mapping[str, Any]
 REASONS = {
     "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
     "no_decision": "the strategy made no decision on the days sampled",
-    "not_repeatable": "on {note}, two computations on the same data differ, so the audit cannot detect look-ahead; draw "
-    "random numbers from a generator that the strategy seeds itself",
+    "not_repeatable": "on {note}, two computations on the same data differ, so the audit cannot detect look-ahead; "
+    "draw random numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
 }
 """`Audit.reason` -> text on why an audit has no outcome."""
@@ -136,7 +136,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "flatters every strategy",
     "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every "
     "strategy",
-    "missing_members": "left out on dates without prices: {count:# member}, for example {tickers}",
+    "missing_members": "on dates without prices, {count:# index member} cannot be traded, for example {tickers}",
     "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list "
     "without the assets that have left the index flatters every strategy",
     "note": "{text}",

@@ -76,7 +76,7 @@ def with_evidence(
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return the warnings on the selection of the strategy, the data, the fills and the policy."""
+    """Return the warnings about ruin, the selection of the strategy, the benchmark, the data, fills and the policy."""
     return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
 
 

@@ -103,8 +103,8 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     """Return the statistical significance of a result as plain values. Undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high'; with 'level' and 'resamples'. All but 'strategy' are for
-                              differences, strategy minus the other. 'equal_weight' is left out if it is the anchor
+                              -> 'low', 'estimate', 'high'; separate entries: 'level', 'resamples'. All but 'strategy'
+                              are differences: strategy minus the other. 'equal_weight' is omitted if it is the anchor
     'verdicts'                'anchor', 'equal_weight', 'benchmark' -> the `Code` of the interval of the excess growth,
                               `widened` for the 'candidates'
     'candidates'              number of results from which this one may be chosen; see `BacktestResult.candidates`
@@ -118,7 +118,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
     'validation_luck'         expected lead, by luck alone, of the best trial on validation over the mean of the trials
-    'overfitting'             probability of backtest overfitting, from `search`
+    'overfitting'             probability of backtest overfitting, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
     When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures

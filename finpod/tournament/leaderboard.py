@@ -18,7 +18,7 @@ BOARD = 64
 ALIKE = 0.95
 """Default largest correlation of excess returns between selected agents."""
 LEARNER = "ppo"
-"""Default learner. A log names the learner only if it is another one."""
+"""Default learner. `Settings.to_dict` omits this learner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Trial:
     number: int
     """Number of the trial, from 0. Of trials with equal scores, the lowest number ranks highest."""
     level: int
-    """Round (or level of experience, if asynchronous), from 1. The search compares only trials of the same level."""
+    """Round (or level of experience, if asynchronous), from 1. Agents continue by rank within a level."""
     agent_settings: Mapping[str, Any]
     """Settings of the agent, from `Settings.to_dict`."""
     parent: str | None = None

@@ -47,7 +47,7 @@ def as_span(length: str | int, what: str) -> Span:
     """Return a length: '4y' is calendar years, '6m' calendar months, 126 or '126' sessions. Else raises InputError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
-        raise InputError(f"{what} is {length!r}; write 4y for years, 6m for months or 126 for sessions", argument=what)
+        raise InputError(f"{what} is {length!r}; write 4y, 6m or 126 (years, months, sessions), above 0", argument=what)
     return Span(int(parts[1]), parts[2])
 
 
@@ -144,7 +144,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
         if last - row < hold:
             break
         if row == rows[-1]:
-            text = f"test={test.length}{test.unit} has fewer sessions than hold={hold}; raise test or lower hold"
+            text = f"test={test.length}{test.unit} has fewer bars than hold={hold}; raise test or lower hold"
             raise InputError(text, argument="test")
         rows.append(row)
     return rows
