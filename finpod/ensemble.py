@@ -165,4 +165,4 @@ def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]
             baseline=content.get("baseline", ()),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder} is damaged ({error}); train again") from error
+        raise CheckpointError(f"{folder} is damaged ({error!r}); train again") from error

@@ -83,6 +83,6 @@ def make_env(
 
     for name, value in {"market": market, "costs": costs, **window}.items():
         if value is not None:
-            raise InputError(f"task {task!r} has no market, so no {name}; omit the argument {name}", argument=name)
+            raise InputError(f"task {task!r} does not trade a market; omit the argument {name}", argument=name)
     require_settings(task, settings, ("variant", "threads", "max_failures"))
     return LocomotionVectorEnv(make_locomotion(task, num_envs, **options, **settings), numpy=numpy)

@@ -104,8 +104,8 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
     Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their
-    session dates in any time zone, or on their times if intraday; other inputs must have equal lengths. Undefined
-    metrics are NaN. Raises InputError for other lengths, a curve that does not start above zero, and unordered dates.
+    session dates in any time zone, or on their times if intraday; inputs without dates must have equal lengths. Undefined
+    metrics are NaN. Raises InputError for unequal lengths, a curve that does not start above zero, and unordered dates.
     """
     curve, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))

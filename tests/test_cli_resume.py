@@ -78,7 +78,7 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
         (f"{RESUME}.unfinished --rebalance-every 3", "--rebalance-every was 2 and is 3"),
         (f"{RESUME} --features volatility_21", "--features was ['return_5'] and is ['volatility_21']"),
         (f"{RESUME} --timeout 5", "--timeout needs --ray"),
-        (f"{RESUME} --learner apg --check", "--learner was 'ppo' and is 'apg', not"),
+        (f"{RESUME} --learner apg --check", "--learner was 'ppo' and is 'apg', so"),
         ("train --fork strategies/tiny --out strategies/x --learner apg --check", "--learner was 'ppo'"),
     ):
         assert told in run(line).error

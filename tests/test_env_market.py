@@ -236,4 +236,4 @@ def test_compiled_steps_agree_to_a_millionth():
 
 def test_a_window_must_hold_one_step():
     refused("2 bars to trade, fewer than hold=3", make_env, make_market([1, 2, 3], open=[1, 2, 3]), hold=3)
-    refused("0 sessions", make_env, make_market([1, 2]), fill="close")
+    refused("0 bars", make_env, make_market([1, 2]), fill="close")

@@ -36,7 +36,7 @@ def test_training_on_thirty_rows_works_or_says_what_is_short():
     assert "dropped" in trained.err  # features that need more rows than there are
     tested = run("backtest strategies/first --market thirty.csv --start 2024-02-07 --quick --no-report")
     assert tested.code == 0, tested.err
-    for validation, value in (("2024-01-29:2024-02-01", "3 sessions"), ("2024-03-01:2024-04-01", "2024-03-01")):
+    for validation, value in (("2024-01-29:2024-02-01", "3 bars"), ("2024-03-01:2024-04-01", "2024-03-01")):
         line = f"{train} --train 2024-01-02:2024-01-26 --validation {validation} --out strategies/x {size}"
         assert value in run(line).error
     walk = "walkforward stocks --market thirty.csv --start 2024-02-05 --validation 5 --test 5 --out strategies/wf"

@@ -127,7 +127,7 @@ def test_a_task_from_memory_is_gone_on_with_from_python_alone(task, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         finpod.train(task, out=tmp_path / "run", **SMALL, watch=leaving())
     _, recorded = recorded_of(str(tmp_path / "run"), None)
-    refused("trains the task reach, an object that its log cannot store", recorded_options, recorded, (), fork=False)
+    refused("has the task reach, a Python object", recorded_options, recorded, (), fork=False)
 
 
 @pytest.mark.parametrize(("words", "told"), [
@@ -234,7 +234,7 @@ def test_a_state_that_cannot_be_stored_is_named(task, tmp_path):
 
 @pytest.mark.parametrize(("argument", "value"), [("market", "sample"), ("hold", 3)])
 def test_arguments_of_a_market_are_refused(task, tmp_path, argument, value):
-    assert f"so {argument} " in untrainable(task, tmp_path, **{argument: value})
+    assert f"omit the argument {argument}" in untrainable(task, tmp_path, **{argument: value})
 
 
 @pytest.mark.parametrize("argument", ["market", "train", "validation"])

@@ -55,7 +55,7 @@ FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "vol
 UPDATES = {"apg": 80, "ppo": 60}
 """Learner -> number of updates of an agent. An update uses 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Numbers of agents and of checkpoints per agent. The best checkpoint of all agents on validation is tested."""
+"""Numbers of agents and of checkpoints per agent. The checkpoint with the best validation score is tested."""
 RESAMPLES = 2000
 FEWEST = 30
 """Smallest number of markets for which a rate is compared with the expected one."""

@@ -91,7 +91,7 @@ class Scaling:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
             rows = list(zip(*columns.values(), strict=True))
             if not all(kind in CLIP and math.isfinite(mean) and math.isfinite(sd) for _, kind, mean, sd in rows):
-                raise ValueError("a kind or a number is invalid")
+                raise ValueError("a kind of scaling is unknown, or a mean or sd is not finite")
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the stored scaling is damaged ({error!r}); train the agent again") from error
         return cls(**columns)

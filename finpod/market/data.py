@@ -90,7 +90,7 @@ class MarketData:
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
             one, following = self.dates[back[0] : back[0] + 2]
-            raise DataError(f"dates do not increase: {one!s:.10} is followed by {following!s:.10}; sort, drop repeats")
+            raise DataError(f"dates do not increase: {one!s:.16} comes before {following!s:.16}; sort and drop repeats")
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():

@@ -151,7 +151,7 @@ class Task:
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task in a form for other machines. Keep arrays outside of pickles: pickling would copy them."""
+        """Return the task in a form for other machines. A task with large arrays should not pickle them."""
         return dumps_by_value(self)
 
     @classmethod

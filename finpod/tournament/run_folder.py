@@ -192,7 +192,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
 
 
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
-    """Return True if `run` is the output `out` or the `storage`, and no run of this name is unfinished."""
+    """Return True if a command with `--resume run` may start a new run: `run` names its output, and has no unfinished run."""
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))

@@ -123,9 +123,9 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
     """Return the result with figures of segments in `agent["segments"]` and a correlation in `agent["walk_forward"]`.
 
-    Each segment gets 'out_of_sample_score' (information ratio over equal weight minus its standard error),
-    'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight', from the first close of its test to that of the
-    next; NaN where undefined. 'rank_correlation' is Spearman's correlation of validation and out-of-sample scores.
+    Each segment gets 'out_of_sample_score' (information ratio of the returns over equal weight, less its standard
+    error), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight'; NaN where undefined. A segment ends at
+    the first close of the next one's test. 'rank_correlation' is Spearman's, of validation and out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [
