@@ -98,6 +98,7 @@ def test_a21_drawdown_dates():
     assert drawdown_table([100, 101, 103], days[:3]) == []
     table = drawdown_table([100, 90, 100, 95, 100, 80], days[:6], top=2)  # from the first day on
     assert [(spell.depth, spell.peak) for spell in table] == [(near(-0.2), days[4]), (near(-0.1), days[0])]
+    refused(r"shape \(2,\)", drawdown_table, [100, 90], days)
 
 
 def test_a23_relative_figures_use_common_dates():
@@ -105,6 +106,10 @@ def test_a23_relative_figures_use_common_dates():
     found = relative(equity, [400, 404, math.nan, 412.08])
     assert (found.beta, found.excess) == (near(1.01), pytest.approx(0.000101, rel=1e-6))
     assert metrics(equity).days == 3
+    times = pd.DatetimeIndex(["2024-01-02 10:00", "2024-01-02 15:00", "2024-01-03 10:00", "2024-01-03 15:00"])
+    own, other = pd.Series(equity, times), pd.Series([400, 404, 408, 412.08], times)
+    found, expected = ((own, other.drop(times[1])), (equity, [400, math.nan, 408, 412.08]))
+    assert relative(*found, periods_per_year=252) == relative(*expected, periods_per_year=252)
 
 
 @pytest.mark.parametrize(

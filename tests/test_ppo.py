@@ -12,6 +12,7 @@ from made_errors import refused
 from made_markets import random_market
 from torch.nn.utils import parameters_to_vector
 
+from finpod.errors import CheckpointError
 from finpod.rl.policy import DensePolicy, DenseSpec, MarketPolicy, PolicySpec, log_prob
 from finpod.rl.ppo import PPO, PPOConfig
 from finpod.rl.rollout import Rollout, collect, encode_rows, gae
@@ -32,6 +33,12 @@ def bandit(config=CONFIG, *, groups=4, trained=True):
             for parameter in policy.parameters():
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
     return PPO(policy, Table(features, member), groups, config, torch.Generator().manual_seed(1))
+
+
+def test_a_state_with_random_numbers_of_another_device_is_refused():
+    learner = bandit()
+    state = learner.state_dict() | {"generator": torch.zeros(16, dtype=torch.uint8)}  # the size on CUDA
+    refused("not made on cpu", learner.load_state_dict, state, error=CheckpointError)
 
 
 def experience(learner, *, accounts=3, steps=4):
