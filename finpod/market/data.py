@@ -89,8 +89,8 @@ class MarketData:
             repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
-            one, following = self.dates[back[0] : back[0] + 2]
-            raise DataError(f"dates do not increase: {one!s:.16} comes before {following!s:.16}; sort and drop repeats")
+            one, following = (f"{day!s:.16}".removesuffix("T00:00") for day in self.dates[back[0] : back[0] + 2])
+            raise DataError(f"dates do not increase: {one} comes before {following}; sort and drop repeats")
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
