@@ -301,7 +301,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, and the curve has shape {curve.shape}; pass a benchmark [{len(curve)}]",
+            f"the benchmark has shape {other.shape}, and the curve {curve.shape}; pass a benchmark of {len(curve)} values",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates
