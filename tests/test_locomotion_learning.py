@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import finpod
-from finpod.bench import learning
-from finpod.bench.learning import GOALS, SEEDS, gymnasium_returns
+import learning
 from finpod.envs.locomotion.specs import SPECS
 from finpod.locomotion import LocomotionTask
+from learning import GOALS, SEEDS, gymnasium_returns
 
 pytest.importorskip("mujoco")
 LEARNT = 700

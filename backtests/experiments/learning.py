@@ -1,4 +1,4 @@
-"""Scores of PPO on the locomotion tasks: `python -m finpod.bench.learning [TASK ...]`.
+"""Scores of PPO on the locomotion tasks: `python backtests/experiments/learning.py [TASK ...]`.
 
 For each task and seed, trains an agent without a tournament, with the settings of the first agent of `finpod train`.
 The final agent, not its best checkpoint, is tested on 20 deterministic episodes in Gymnasium's own environment. Each
@@ -21,7 +21,6 @@ import torch
 import typer
 
 from finpod.bench.locomotion import silent
-from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.envs.locomotion import NAMES
 from finpod.envs.locomotion.mujoco import threads_of
 from finpod.envs.locomotion.specs import Spec
@@ -31,6 +30,7 @@ from finpod.rl.evaluate import mean_action
 from finpod.rl.policy import Policy
 from finpod.rl.ppo import PPOConfig
 from finpod.rl.task import Observation
+from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "locomotion"
 """Folder of rows, relative to the current folder."""

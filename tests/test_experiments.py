@@ -1,4 +1,4 @@
-"""The commands `python -m finpod.bench.NAME`: saved rows, tables and exit codes."""
+"""The experiments in backtests/experiments: saved rows, tables and exit codes."""
 
 import sys
 from functools import partial
@@ -8,11 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+import agents
+import rows
+import skill
 from finpod import simulate_market
-from finpod.bench import agents, rows, skill
-from finpod.bench.rows import markdown, run_command
 from finpod.devices import usable_cores
 from finpod.market.load import save_snapshot
+from rows import markdown, run_command
 
 
 @pytest.fixture
@@ -23,7 +25,7 @@ def call(capsys, monkeypatch, apart):
         monkeypatch.setattr(sys, "argv", [name, *words])
         code = 0
         try:
-            run_command(import_module(f"finpod.bench.{name}").main)
+            run_command(import_module(name).main)
         except SystemExit as end:
             code = end.code
         return code, *capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Performance of agents on real prices: `python -m finpod.bench.agents PRICES MEMBERS [LEARNER ...]`.
+"""Performance of agents on real prices: `python backtests/experiments/agents.py PRICES MEMBERS [LEARNER ...]`.
 
 Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days:
 on one window with five seeds, and in a yearly walk-forward with three seeds. Each agent is a row in a file of its own.
@@ -21,7 +21,6 @@ import typer
 from torch import Tensor
 
 from finpod.active import ACTIVE
-from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.envs.actions import target_weights
 from finpod.errors import require_choice
 from finpod.evidence.skill import verdict_of
@@ -33,6 +32,7 @@ from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.trading.anchors import ANCHORS
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Terms, simulate_totals
+from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "agents"
 """Folder of rows, relative to the current folder."""

@@ -1,4 +1,4 @@
-"""Error rates of the verdict on skill: `python -m finpod.bench.skill [apg | ppo | informed ...]`.
+"""Error rates of the verdict on skill: `python backtests/experiments/skill.py [apg | ppo | informed ...]`.
 
 False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the
 markets are simulated, and half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which
@@ -22,7 +22,6 @@ import numpy as np
 import typer
 from scipy.stats import binomtest
 
-from finpod.bench.rows import Folder, checkpoints, keep_rows, markdown, run_command
 from finpod.devices import usable_cores
 from finpod.errors import InputError, require_choice, require_number
 from finpod.evidence.skill import Code, verdict_of
@@ -35,6 +34,7 @@ from finpod.tasks import StockTask, make_stock_task, trading_of
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
 from finpod.weights import decisions_of
+from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "skill"
 """Folder of rows, relative to the current folder."""

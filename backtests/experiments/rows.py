@@ -1,4 +1,4 @@
-"""Shared parts of the commands `python -m finpod.bench.NAME`: rows kept in files, checkpoints, tables and errors.
+"""Shared parts of the experiments: rows kept in files, checkpoints, tables and errors.
 
 Each row of results is kept in its own file. Existing rows are kept, so a command can be stopped and repeated.
 """
@@ -106,7 +106,7 @@ def run_command(function: Callable[..., None]) -> NoReturn:
     app, module = typer.Typer(add_completion=False, rich_markup_mode=None), sys.modules[function.__module__]
     app.command(help=module.__doc__)(function)
     try:
-        get_command(app)(prog_name=f"python -m {getattr(module.__spec__, 'name', '')}")  # __name__ is __main__
+        get_command(app)(prog_name=f"python {sys.argv[0]}")
     except (FinpodError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
