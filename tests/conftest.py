@@ -86,6 +86,16 @@ def market():
     return random_market(130, 6, gaps=0.02, seed=5)
 
 
+@pytest.fixture(scope="module")
+def unaudited():
+    """Backtests without their look-ahead audit, which starts a process; for modules that test something else."""
+    from finpod.records import Audit
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("finpod.backtesting.engine.quick_audit", lambda *_: Audit(True))
+        yield
+
+
 @pytest.fixture
 def slices(monkeypatch):
     """The setup and the piece of every slice that is trained."""

@@ -20,6 +20,7 @@ from finpod.trading.anchors import anchor_of_view, anchor_weights, with_anchor
 from finpod.trading.execution import build_execution
 from finpod.trading.simulate import simulate
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 AROUND = "dollar-volume"
 
 

@@ -20,6 +20,7 @@ from finpod.files import to_json
 from finpod.records import ResultWarning
 from finpod.strategy import equal_parts
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 FREE = Costs(fee_bps=0)
 
 

@@ -13,6 +13,7 @@ from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.trading.caps import within_caps
 from finpod.trading.execution import build_execution
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 CLOSE = 1e-9
 CAPS = {"max_weight": 0.3, "max_turnover": 0.25}
 

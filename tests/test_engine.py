@@ -14,6 +14,7 @@ from finpod.rules import BenchmarkHold, BuyAndHold, EqualWeight
 from finpod.strategy import equal_parts
 from finpod.trading.execution import build_execution
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 FREE = Costs(fee_bps=0)
 
 

@@ -11,6 +11,8 @@ from finpod import Costs, Strategy, StrategyError
 from finpod.backtesting.engine import backtest
 from finpod.rules import EqualWeight
 
+pytestmark = pytest.mark.usefixtures("unaudited")
+
 
 def test_ready_weights_are_the_strategy_that_returns_them(fill):
     market = random_market(days=30)

@@ -14,6 +14,7 @@ import finpod
 from finpod import CheckpointError, MarketView
 from finpod.ensemble import Ensemble, load_ensemble
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 START = VALIDATION[1] + 1
 
 

@@ -13,7 +13,7 @@ from finpod.result import BacktestResult
 from finpod.rules import RULES
 from finpod.trading.ledger import Costs
 
-pytestmark = pytest.mark.shared
+pytestmark = [pytest.mark.shared, pytest.mark.usefixtures("unaudited")]
 
 FIGURES = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 WINDOWS = ("2020-05-26 .. 2021-05-26", "2019-05-13 .. 2021-05-26", "2016-01-04 .. 2020-05-22")

@@ -10,6 +10,7 @@ import finpod
 from finpod import Costs, simulate_market
 from finpod.rl.ppo import PPOConfig
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 BUDGET = 120.0
 """Seconds of one CPU core that an agent may take to learn."""
 FREE = Costs(fee_bps=0)

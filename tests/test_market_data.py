@@ -20,6 +20,7 @@ from finpod.market.data import MarketData, as_date
 from finpod.market.extra import ExtraData
 from finpod.market.load import load_snapshot, save_snapshot
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 DATES = np.array(["2024-01-02", "2024-01-03", "2024-01-05", "2024-01-08"], dtype="datetime64[ns]")
 CLOSE = np.array([[10.0, 20.0], [11.0, 21.0], [NAN, 22.0], [NAN, 23.0]])
 

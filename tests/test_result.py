@@ -24,6 +24,7 @@ from finpod.figures import figure, money, percent, ratio
 from finpod.records import Event, ResultWarning
 from finpod.rules import BuyAndHold, EqualWeight, Momentum
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 FILES = {"result.json", "run.json", "returns.csv", "trades.csv", "weights.parquet", "SHA256SUMS"}
 
 

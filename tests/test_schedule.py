@@ -18,6 +18,7 @@ from finpod import Costs, Strategy, StrategyError
 from finpod.walkforward.schedule import Segment, schedule
 from finpod.walkforward.strategy import WalkForward, rank_correlation, with_segments
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 LENGTHS = {"train": 60, "validation": 30, "test": 40, "hold": 2}
 FIRST = 130
 

@@ -19,6 +19,8 @@ from finpod.tournament.pod import Pod
 from finpod.tournament.setup import Plan
 from finpod.workers.executor import Pods
 
+pytestmark = pytest.mark.usefixtures("unaudited")
+
 
 @pytest.fixture(scope="module")
 def trained(market, tmp_path_factory):

@@ -22,6 +22,7 @@ from finpod.walkforward import retraining
 from finpod.walkforward.schedule import schedule
 from finpod.walkforward.strategy import rank_correlation, with_segments
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 TINY = {**LENGTHS, **SMALL, "features": FEATURES, "config": CONFIG, "agents": 1, "rounds": 1, "keep": 1, "steps": 1}
 
 

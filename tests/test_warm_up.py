@@ -20,6 +20,7 @@ from finpod.tournament.history import read_history
 from finpod.walkforward.retraining import walk_forward
 from finpod.walkforward.strategy import load_walkforward
 
+pytestmark = pytest.mark.usefixtures("unaudited")
 DAYS = 420
 AVAILABLE = tuple(name for name in SETS["default"] if not FEATURES[name].tables)
 """Features that need closes alone."""
