@@ -13,7 +13,7 @@ demo: $(READY)  ## train and test agents on the bundled sample, and write report
 test: $(READY)  ## run the tests, except slow tests, end-to-end tests and tests that need a GPU
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --max-worker-restart 0
 
-check: $(READY)  ## run the end-to-end tests: the commands of the README, and training of agents that must learn
+check: $(READY)  ## run the end-to-end tests: the commands of the README, agents that must learn, and clusters that lose nodes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m journey
 
 lint: $(READY)  ## check style, format and types

@@ -144,6 +144,7 @@ def losses(store):
     return [record for record in records_of(store) if record["kind"] == "lost"]
 
 
+@pytest.mark.journey
 def test_nodes_that_join_are_used_and_those_that_leave_cost_what_ran_there(nodes, tmp_path):
     store, plan = Store(tmp_path), plan_of(mode="async", agents=20, rounds=3, retries=9)
     joined = []
@@ -192,6 +193,7 @@ def torment(nodes, stop, random, progress, killed):
             killed.append("node")
 
 
+@pytest.mark.journey
 @pytest.mark.parametrize("mode", ["rounds", pytest.param("async", marks=pytest.mark.slow)])
 def test_d05_a_run_survives_the_death_of_processes_and_nodes(nodes, tmp_path, mode):
     """Nodes that went are replaced, in this thread: Ray starts none from another."""

@@ -95,6 +95,7 @@ def test_a_strategy_that_prints_does_not_spoil_the_json_and_one_that_exits_is_an
         assert "SystemExit: 0" in run(f"{command} leaves.py --market sim").error
 
 
+@pytest.mark.journey
 def test_agents_with_own_features_are_judged_on_the_command_line():
     Path("own.py").write_text(
         "import numpy as np\n\ndef reversal(market):\n    table = np.full(market.shape, np.nan)\n"

@@ -132,6 +132,7 @@ YEARS = "walkforward stocks --market sim --train 120 --validation 40 --test 60 -
 FEW = "--agents 1 --rounds 1 --keep 1 --steps 1 --features return_5"
 
 
+@pytest.mark.journey
 def test_one_run_leads_to_the_agents_the_backtest_and_the_report(work):
     ended = run(YEARS, FEW)
     lines = ended.out.splitlines()

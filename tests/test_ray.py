@@ -163,6 +163,7 @@ def printed(code, *arguments):
     return json.loads(found)
 
 
+@pytest.mark.journey
 def test_a_ray_of_its_own_is_silent_listens_here_alone_and_leaves_no_process(tmp_path):
     found = printed(OWN, tmp_path, json.dumps({"timeout": 600}))
     assert found["result"] == [1, 2]
@@ -196,6 +197,7 @@ engine.close()
 """
 
 
+@pytest.mark.journey
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no CPU affinity")
 def test_g17_pods_on_ray_are_as_many_as_the_cores_that_the_process_may_use():
     found = printed(PINNED)
