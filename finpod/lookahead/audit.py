@@ -1,7 +1,8 @@
 """The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
 
-A child process repeats the decisions of a run. It receives rows in order of time, and no rows after the decision. The
-repeated decisions must equal those of the run. The process also records uses of files, network, processes and clock.
+A child process repeats the decisions of a run. It receives the rows of the market (one per session, or per bar if
+intraday) in order of time; at each decision, it has no later rows. The repeated decisions must equal those of the run.
+The process also records uses of files, network, processes and clock.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ def audit(
     end: DateLike | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions it uses.
+    """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions that it uses.
 
     `finpod.audit` also takes the name of a built-in strategy, a .py file or the folder of a trained ensemble.
 
     The strategy first runs in a child process that has the whole market. A second child process receives rows in order
-    of time and repeats every decision with the account of the run, up to the last of `days` sampled sessions. Weights
-    must agree to 1e-5. The user's feature functions are computed again for each sampled session: on the market without
-    later rows, where values must agree to 1e-5, and with noise in later rows, where values must be identical.
+    of time. It repeats every decision up to the last of `days` sampled rows, each with the cash and positions that the
+    account had in the run. Weights must agree to 1e-5. The user's feature functions are computed again for each sampled
+    row: on the market without later rows, where values must agree to 1e-5, and with noise in later rows, where values
+    must be identical.
 
-    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy later than
-    both the first decision and `trained_until`; fitted models without `trained_until`; back-filled prices; fills at a
-    price that the decision has seen; and extra columns that correlate with the next return. `unchecked` lists what is
-    not tested. `passed` is None if the audit has no outcome.
+    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are
+    later than both the first decision and the strategy's `trained_until`; fitted models in a strategy that has no
+    `trained_until`; back-filled prices; fills at a price that was known at the decision; and extra columns that
+    correlate with the next return. `unchecked` lists what is not tested. `passed` is None if the audit has no outcome.
 
     `progress` is called with the current step and the finished fraction of the work. Raises InputError if `market` is
     not a market or no session can be audited, and StrategyError if the strategy fails or cannot be pickled.
@@ -77,10 +79,10 @@ def audit(
 def quick_audit(
     strategy: Strategy, market: MarketData, packed: Packed, run: Sequence[Decided], window: tuple[int, int]
 ) -> Audit:
-    """Return the audit of the decisions `run` of a backtest in the rows `window` (first, last), up to a sampled row.
+    """Return the audit of the decisions `run` of a backtest, up to the later of two sampled rows.
 
-    `packed` is the strategy as pickled before the backtest, and `market` the market that it trades. Fills are not
-    audited. Nothing is raised: if there is no outcome, such as after an error, the `reason` of the audit says why.
+    The backtest covers the rows `window` (first, last) of the traded `market`. `packed` is the strategy as pickled
+    before the backtest. Fills are not audited. Nothing is raised: after an error, the audit has the `reason` "failed".
     """
     with closing(_Audited(strategy, market, packed, window)) as audited:
         try:
@@ -113,7 +115,8 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Return the audit of decisions up to the last of `days` sampled rows, and of features and fills on these."""
+        """Return the audit of the decisions `run` up to the last of `days` sampled rows, of the features on the sampled
+        rows, and with `fills` also of the fills of these rows."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
@@ -136,13 +139,13 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return an audit with the findings, the most severe first, or with the reason why there is no outcome."""
+        """Return an audit with the findings, the most severe first, and with the reason if it has no outcome."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if they change with them."""
+        """Return a finding if decisions differ without later rows. Raises NotRepeatable if they differ in any case."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
@@ -153,7 +156,10 @@ class _Audited(Isolated):
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Repeat a run in `child`. Return weights [n, N]: NaN without a decision, infinite after an error."""
+        """Repeat the decisions of a run in `child`. Return weights [n, N]: NaN for no decision, infinite for an error.
+
+        If `child` has the whole market, errors are raised instead.
+        """
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

@@ -1,4 +1,4 @@
-"""The child process of an audit. It repeats decisions on rows that arrive in order of time, and has no later rows.
+"""The child process of an audit. It repeats decisions on the rows that it has received so far, in order of time.
 
 `finpod.lookahead.isolation` runs `python -m finpod.lookahead.child`. Requests and replies are pickles over pipes.
 """

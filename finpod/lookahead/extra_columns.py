@@ -11,11 +11,11 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""Mean rank correlation with the next return above which a column is reported."""
+"""Smallest limit of |mean rank correlation with the next return|. Columns above the limit are reported."""
 SKILL, ERRORS = 0.05, 4.0
-"""The limit is `SKILL`, the rank correlation of a good forecast, plus `ERRORS` standard errors, or `MOST` if larger."""
+"""The limit is `SKILL` (the rank correlation of a good forecast) + `ERRORS` standard errors, but at least `MOST`."""
 ROWS = 1000
-"""Number of sessions to compare. Of twice as many sessions, every second one is compared, and so on."""
+"""Of n sessions, every (n // `ROWS`)-th one is compared, and every one if n is below 2 `ROWS`."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
@@ -53,9 +53,10 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
-    """Return (mean rank correlation of the rows of two tables, limit of this mean, number of sessions, first session).
+    """Correlate two tables row by row. Return (mean rank correlation, its limit, number of sessions, first session).
 
-    With `over` 0, sessions are the rows that have a correlation. With `over` 1, they are the columns with values.
+    `over` is the axis of the sessions. With 0, each row that has a correlation counts as a session. With 1, each column
+    in which both tables have a value does.
     """
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))

@@ -44,7 +44,7 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
 }
 """Module -> names (or prefixes) of functions that open files or connections in native code, without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> number of arguments up to which it reads the clock. With more, it converts a given time."""
+"""Function of `time` -> largest number of arguments with which it reads the clock. With more, it converts a time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Suffixes of files that may hold prices. Reading them is recorded even in the folders of packages and caches."""
@@ -56,7 +56,7 @@ CACHES = {".cache", "Caches", "matplotlib"}
 Access = tuple[str, str, str]
 """Kind ("file", "network", "process" or "clock"), description ("reads the file prices.csv") and place in the code."""
 accesses: dict[tuple[str, str], Access] = {}
-"""Accesses so far. If one line of code repeats an access, only the first is kept."""
+"""Accesses so far: (description without the file's name, place) -> the first such access."""
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""The parent's side of `finpod.lookahead.child`: child processes that make decisions or compute feature functions."""
+"""Starts and calls the child processes of an audit, which run `finpod.lookahead.child`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function for a pickled feature. One process computes it on the whole market, one on others."""
+        """Return a function for a pickled feature. One process serves the whole market, another all other markets."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)
@@ -83,7 +83,7 @@ class Isolated:
 
 
 class Child(Strategy):
-    """A strategy in a child process. Raises ChildError if the process ends or is slow; other errors: FinpodError."""
+    """A strategy in a child process. Its errors are raised as FinpodError, the end of the process as ChildError."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0

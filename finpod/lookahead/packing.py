@@ -1,4 +1,4 @@
-"""Pickles a strategy for another process, and finds later data and undated models in it."""
+"""Pickles a strategy for another process. Reports fitted models, and data later than the first decision, in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Smallest number of sessions of a market for which arrays with one row per session are looked for."""
+"""If the market has fewer sessions than this, arrays with one row per session are not reported."""
 
 
 class Packed(NamedTuple):
@@ -26,16 +26,17 @@ class Packed(NamedTuple):
 
     content: bytes
     findings: tuple[Finding, ...] = ()
-    """Findings on later data and undated models that the strategy holds."""
+    """Findings on later data, and on models without `trained_until`, that the strategy holds."""
     error: str = ""
     """Reason why the strategy could not be pickled; `content` is then empty. Empty if it was pickled."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
-    """Return the pickle of a strategy before its first decision, on row `first`. User modules are pickled by value.
+    """Return the pickle of a strategy that makes its first decision on row `first`, and the findings on its content.
 
-    The pickle does not contain the market. The findings report markets and frames with later rows, arrays with one row
-    per session, and, if the strategy has no `trained_until`, fitted models.
+    User modules are pickled by value, the market not at all. The findings report markets and frames with rows after
+    both the first decision and `trained_until`, arrays with one row per session, and, if the strategy has no
+    `trained_until`, fitted models.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
     try:
@@ -83,7 +84,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days or a table with one row per session; empty for others."""
+        """Return a description of a frame with later days or a table with one row per session; "" for other objects."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
@@ -99,7 +100,7 @@ class _Packer(ByValue):
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has one row or column per session (or one fewer), and not only equal values."""
+        """Return True if a table has one row or column per session (or one fewer, like returns), and unequal values."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False
@@ -113,7 +114,7 @@ class _Packer(ByValue):
 
 
 def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
-    """Return the last day in the dates of an index or a column; None if there are no dates."""
+    """Return the last of all dates in the index, headings and columns of a table; None if there are no dates."""
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
     if isinstance(table, pd.DataFrame):
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
@@ -127,7 +128,7 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
 
 
 def _model(value: Any) -> str:
-    """Return a description of a fitted estimator, or of a network; empty for other objects."""
+    """Return a description of a fitted estimator, or of a network with parameters; "" for other objects."""
     kind, torch = type(value).__name__, sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         return f"a network, {kind}" if next(value.parameters(), None) is not None else ""

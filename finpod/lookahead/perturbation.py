@@ -1,4 +1,4 @@
-"""Tests on markets whose later rows are cut off or replaced by noise: the rows to sample, and the findings."""
+"""Looks for results that change if later rows of the market are cut off or replaced by noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from finpod.trading.execution import build_execution
 
 CUT, NOISE = "cut", "noise"
 TOLERANCE = 1e-5
-"""Largest change of a weight, or relative change of a feature, that counts as rounding on a shorter market."""
+"""Largest change, relative to max(1, |value|), that counts as rounding if later rows are cut off."""
 
 
 class NotRepeatable(Exception):
@@ -29,7 +29,8 @@ class NotRepeatable(Exception):
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows in [first, last] from the first bar on, but not the market's last. Raises InputError if empty."""
+    """Return the rows in [first, last] from the market's first bar on, without the last row of the market. Raises
+    InputError if there are none."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
@@ -39,8 +40,8 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Return a sorted sample of up to `days` of the rows. Up to half of the sample lies just before an asset's first
-    bar, a bar after a gap, a change of membership or a missing bar. There, the use of later rows shows."""
+    """Return a sorted sample of up to `days` of the rows. Up to half of it lies just before an asset's first bar, a bar
+    after a gap, a change of membership or a missing bar, because the use of later rows shows there."""
     require_seed(seed)
     require_number("days", days, 1, whole=True)
     if days >= len(rows):
@@ -112,7 +113,8 @@ def _value(table: FeatureTable, feature: FeatureLike, row: int) -> Array:
 
 
 def differences(whole: Array, other: Array, kind: str) -> Array:
-    """Return the differences of two results [..., N]: 0 up to rounding, infinite if a value appears or vanishes."""
+    """Return the absolute differences of two results [..., N]; infinite where only one of the results has a value. If
+    `kind` is `CUT`, differences up to `TOLERANCE` are 0."""
     same = (whole == other) | (np.isnan(whole) & np.isnan(other))
     with np.errstate(invalid="ignore"):
         size = np.where(same, 0.0, np.nan_to_num(np.abs(other.astype(np.float64) - whole), nan=np.inf, posinf=np.inf))
@@ -133,7 +135,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding per kind of fill at a price known to the decision: noise in later rows does not change it."""
+    """Return one finding per kind of fill at a price that noise in later rows does not change: the decision knew it."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
