@@ -24,7 +24,7 @@ SHOWN = 8
 
 
 def equity_of(path: Path, window: Window) -> pd.Series:
-    """Return the equity [n + 1] of the path of one account as a series by date."""
+    """Return the equity [n + 1] of one account, whose history is `path`, as a series by date."""
     return pd.Series(path.equity.numpy(), pd.DatetimeIndex(window.dates, name="date"))
 
 
@@ -39,10 +39,10 @@ def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
 def with_evidence(
     result: BacktestResult, path: Path, window: Window, terms: Terms, progress: Progress
 ) -> BacktestResult:
-    """Return the result with its baselines, random portfolios, cost sweep and capacity.
+    """Return the result with baselines, random portfolios, and figures at other costs and account sizes.
 
-    `path` is the path of the strategy's account in `window`, with costs, cash and caps as in `terms`. A baseline with
-    the name of the strategy is left out.
+    `path` is the history of the strategy's account in `window`, with the costs, cash and caps of `terms`. A baseline
+    that has the name of the strategy is left out.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the recorded decisions respect the caps already
@@ -114,7 +114,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings from the manifest of the data, and a warning if the fill price is not that of the training."""
+    """Yield warnings on the data, and a warning if orders are filled at another price than in training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -19,9 +19,9 @@ from finpod.rules import EqualWeight
 WORST = 5
 """Largest number of worst months."""
 ALMOST_ALL = 0.95
-"""Fraction above which a policy counts as all cash, as one asset, or as fully invested."""
+"""A policy counts as all cash, as one asset or as fully invested if the fraction in question is above this limit."""
 UNTOUCHED = 0.02
-"""Largest deviation of a buy and hold from its first positions, as a fraction of the account."""
+"""Largest deviation from the first positions at which a policy counts as buy and hold; fraction of the account."""
 SAME_CASH = 0.02
 """Largest standard deviation at which the invested fraction counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
@@ -31,24 +31,24 @@ TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
 
 
 def attribute(result: BacktestResult) -> dict[str, Any]:
-    """Return the sources of the return of a backtest as plain values. Undefined figures are NaN.
+    """Return the sources of the return of a backtest as plain values. Undefined values are NaN.
 
-    'beta'                    beta to the benchmark: cov(r, b) / var(b). r are the returns of the account and b those of
-                              the benchmark on common dates
+    'beta'                    beta to the benchmark: cov(r, b) / var(b), where r are the returns of the account and b
+                              those of the benchmark on common dates
     'explained'               fraction of the variance of r that b explains: corr(r, b)^2; NaN for fewer than three
                               common returns, or constant ones
-    'equal_weight_beta', 'equal_weight_explained'   the same two figures with the point-in-time equal weight as b
+    'equal_weight_beta', 'equal_weight_explained'   the same with the returns of point-in-time equal weight as b
     'invested'                mean fraction of the account that is invested
     'names'                   mean number of assets held, over the days with positions
-    'effective_names'         mean of 1 / (sum of squared weights in the invested amount), over the days with positions
+    'effective_names'         mean of 1 / sum(w^2), over the days with positions; w are fractions of the invested amount
     'largest', 'largest_name' largest weight of any asset on any day, and its ticker; empty if no asset was held
     'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
     'holding_days'            mean holding period in days: sum over the closes of the fraction invested / sum over the
                               fills of the fraction bought. It is the whole window for a buy and hold, which never sells
-    'rising_days', 'rising_months'     days and months in which the account rose / those in which it rose or fell
-    'winning_days', 'winning_months'   days and months in which it beat equal weight / those with different returns
-    'gaining_names'           assets with a gain / assets with a gain or a loss
-    'contributions'           ticker -> gain, as in `contributions`
+    'rising_days', 'rising_months'     fraction of days or months with a gain, of those with a gain or a loss
+    'winning_days', 'winning_months'   the same for the account's return minus the return of equal weight
+    'gaining_names'           fraction of assets with a gain, of those with a gain or a loss
+    'contributions'           ticker -> gain, from the function `contributions`
     'contribution_shares'     ticker -> gain / initial cash. These fractions sum to the total return
     'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is
                               none), the worst first: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
@@ -99,7 +99,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings of degenerate policies and of results that are too good; none if the benchmark is traded.
+    """Return warnings of degenerate policies and of results that are too good; none if only the benchmark is traded.
 
     Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark or equal weight.
     """

@@ -1,7 +1,7 @@
 """Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
-A replay trades the recorded decisions; `decide` is not called again. In another account, a strategy that reads its cash
-or positions might decide differently. The figures do not contain this effect.
+A replay trades the recorded decisions; `decide` is not called again. A strategy that reads its cash or positions might
+decide differently in another account. The figures do not contain this effect.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Figures = dict[str, dict[str, float]]
 def cost_sweep(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return a dict: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank' (by Sharpe ratio, from 1).
+    """Replay decisions at several fees. Return fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'.
 
-    The fees are `FEES` and the fee of the run. `terms` has the costs, cash and rounding of the run. `targets` has the
-    decisions [n, N] of each strategy in the window (`Path.targets`).
+    Rank 1 has the highest Sharpe ratio. The fees are `FEES` and the fee of the run. `terms` has the costs, cash and
+    rounding of the run. `targets` has the decisions [n, N] of each strategy in the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -59,10 +59,10 @@ def cost_sweep(
 def capacity(
     targets: Mapping[str, Tensor], window: Window, terms: Terms, *, risk_free: float = 0.0
 ) -> dict[float, Figures]:
-    """Return a dict: initial cash (from `SIZES`) -> strategy -> figures as in `cost_sweep`, and 'costs'.
+    """Replay decisions at several account sizes. Return initial cash (from `SIZES`) -> strategy -> figures.
 
-    'costs' are yearly costs as a fraction of the account. The coefficient of market impact is that of the run, or
-    `IMPACT` if the run has no market impact. The result is empty if the data have no volumes.
+    The figures are those of `cost_sweep` and 'costs', yearly costs as a fraction of the account. The coefficient of
+    market impact is that of the run, or `IMPACT` if the run has none. The result is empty if the data have no volumes.
     """
     if window.execution.impact is None:
         return {}
@@ -77,9 +77,9 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Return the path of S accounts, one for each of the `targets` [n, N], that trade them through the window.
+    """Return the history of S accounts in the window. Each account trades the decisions [n, N] of one of the `targets`.
 
-    A row of NaN trades nothing. If `terms` has the costs, cash and caps of a run, the path is that of the run.
+    A row of NaN trades nothing. If `terms` has the costs, cash and caps of a run, the history is that of the run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -101,14 +101,14 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 
 
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
-    """Return (equity [n + 1, `count`], reason) of random long-only portfolios that trade as much as that of `path`.
+    """Return (equity [n + 1, `count`], reason) of random long-only portfolios with the turnover of the account `path`.
 
     If no portfolio can be drawn, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset".
 
     The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
     proportional to exp(s z), where z [N] is standard normal and s matches the account's effective number of assets. At
     each trade, a portfolio mixes so much new noise into z that its turnover equals that of the account (see `turned`).
-    It invests the same fraction. Later trades correct differences that a fill leaves. The seed is fixed.
+    It invests the same fraction as the account. Later trades correct turnover that fills missed. The seed is fixed.
     """
     eligible = _eligible(path, window)
     for reason, holds in (
@@ -126,7 +126,7 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:
-    """Return the path of `accounts` random portfolios that trade on the same days as the account of `path`."""
+    """Return the history of `accounts` random portfolios that trade on the same days as the account of `path`."""
     eligible = _eligible(path, window)
     spreads = _spread_table(int(np.median(eligible[eligible > 1])))
     decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, seed]))
@@ -142,12 +142,12 @@ def _eligible(path: Path, window: Window) -> Array:
 def turned(
     latent: Array, noise: Array, current: Array, beside: Array, budget: Array, invested: float, spread: float
 ) -> tuple[Array, Array, Array]:
-    """Return (weights [R, n], part [R], z [R, n]): target weights, fraction of the trade to make, new latent scores.
+    """Rotate the scores `latent` [R, n] of R portfolios towards `noise` until the trade has the turnover `budget` [R].
 
-    The weights are proportional to exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`.
-    Bisection finds the angle a in [0, pi] at which the turnover of the trade is `budget` [R]. The turnover is the sum
-    of |target - current|, plus `beside` [R], the weight of all other assets, which are sold. If the turnover at a = 0
-    already exceeds `budget`, z is `latent`, and only a fraction of the trade is made.
+    Return (target weights [R, n], fraction of the trade to make [R], new scores z [R, n]). Weights are proportional to
+    exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`. Bisection finds the angle a in
+    [0, pi]. The turnover is the sum of |target - `current`|, plus `beside` [R], the weight of all other assets, which
+    are sold. If the turnover exceeds `budget` even at a = 0, z is `latent`, and only a fraction of the trade is made.
     """
 
     def weights(angle: Array) -> Array:
@@ -173,7 +173,7 @@ def turned(
 
 
 class _Decisions:
-    """Decisions of R random portfolios with the turnover of the account of a path, as a function for `simulate`."""
+    """Decisions of R random portfolios that match the turnover of an account, as a function for `simulate`."""
 
     def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
         self.spreads, self.window, self.random = spreads, window, random
@@ -228,7 +228,7 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return effective number of assets / `names` [S] for log-normal weights of each of the `_SPREADS`; decreasing."""
+    """Return the effective number of assets / `names` [S] for log-normal weights with each of the `_SPREADS` [S]."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names

@@ -1,8 +1,8 @@
 """Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
-The verdict is on the growth in excess of the anchor. Its interval is two-sided, with a level of 95 %. If the result was
-chosen from N results of the same window, the interval is widened. The best of N strategies without skill then counts as
-significantly better in 2.5 % of cases, just as a single strategy without skill does.
+The verdict is on the growth in excess of the anchor, the portfolio that the strategy has to beat. The interval of the
+excess is two-sided, with a level of 95 %. If the result was chosen from N results of the same window, the interval is
+widened. The best of N strategies without skill then counts as significantly better in 2.5 % of cases, like one alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Values of 'trial_sd_source': measured on validation, or the sampling error 1 / sqrt(years) of a ratio of zero."""
+"""'trial_sd_source': measured on validation, or 1 / sqrt(years), the standard error of a true Sharpe ratio of zero."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -59,11 +59,11 @@ def verdict_of(
     """Return (code, interval) of the difference of two CAGRs: that of `returns` [n] minus that of `anchor_returns` [n].
 
     The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile
-    interval. If the returns are those of the best of `opened` results of these days, it is `widened`. The code is
+    interval. If `returns` are those of the best of `opened` results on the same days, it is `widened`. The code is
     `MORE` if the interval lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
     Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth
-    by tracking error x sqrt(y) / 2 standard errors, and thereby both probabilities. Measured on 3,000 series of normal
-    returns without skill, with 1,000 resamples, it is 2.5 % over 8 years and 3.0 % over 3 years.
+    by tracking error x sqrt(y) / 2 standard errors, which lowers both probabilities. On 3,000 series of normal returns
+    without skill, with 1,000 resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
 
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -93,7 +93,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
     """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the strategy's CAGR minus that of this portfolio.
 
-    Intervals are fractions a year, `widened` for the candidates. Undefined intervals are left out.
+    Intervals are fractions a year, `widened` for `result.candidates`. Undefined intervals are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
@@ -117,8 +117,8 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
-    'validation_luck'         expected lead, by luck alone, of the best trial on validation over the mean of the trials
-    'overfitting'             probability of backtest overfitting, from `search_of`
+    'validation_luck'         best minus mean Sharpe ratio of the trials on validation that is expected by luck alone
+    'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
     When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures
@@ -145,7 +145,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
 
 def intervals_of(result: BacktestResult) -> Intervals:
-    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark; they are cached.
+    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark. Cached.
 
     If the anchor is equal weight rebalanced every session, 'equal_weight' has no entry. Differences are measured on
     common days. A curve equal to that of the strategy has no entry. The intervals are not `widened`.
@@ -227,11 +227,11 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return 'trials', the number of agents tried for a strategy, and figures of their validation returns, if recorded.
+    """Return the number of agents tried for a strategy, and figures of their validation returns, if recorded.
 
-    'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is the standard deviation of
-    the Sharpe ratios of the returns in excess of the baseline, if there is one. 'overfitting' is the probability that
-    choosing the best of these ratios is overfitted. These three are means over the tournaments.
+    'trials' is the number. 'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is
+    that of the Sharpe ratios of returns in excess of the baseline, if there is one. 'overfitting' is the probability
+    that choosing the trial with the best of the latter is overfitted. These three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
