@@ -36,9 +36,9 @@ class Backtests:
     equity: pd.DataFrame
     """[n + 1, S] value of each account at each close."""
     turnover: pd.DataFrame
-    """[n, S] notional bought and sold on each day / equity at the fill."""
+    """[n, S] notional bought and sold by the fills of each date / equity at the fill."""
     costs_paid: pd.DataFrame
-    """[n, S] costs of the fills of each day, in currency."""
+    """[n, S] costs of the fills of each date, in currency."""
     terms: str
     """Costs and fills, as one line of text."""
     risk_free: float
@@ -81,7 +81,7 @@ class Backtests:
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """Return the path of strategy `s`. With `fast`, `relax` settles many sessions at once; equity agrees to 1e-9."""
+    """Return the account history of strategy `s`. `fast` settles many sessions at once (`relax`); equal to 9 digits."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))

@@ -26,7 +26,7 @@ from finpod.significance import Interval, expected_best, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level and number of bootstrap samples of the intervals of differences. The seed is fixed."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of rival (a portfolio to compare runs with). The other kind is 'benchmark'. Both name columns of `_curves`."""
+"""Kind of rival (a portfolio to compare runs with), like 'benchmark'. The kinds are also column names of `_curves`."""
 
 
 class Pair(NamedTuple):
@@ -53,7 +53,7 @@ class Comparison:
     rivals: Mapping[str, pd.Series]
     """Title -> [n + 1] values of a benchmark or equal-weight portfolio, 1 at its first common close, NaN without a bar.
 
-    The `name` of each series is 'benchmark' or 'equal weight'. If these differ between runs, titles name the runs."""
+    The `name` of each series is 'benchmark' or 'equal weight'. If runs differ in one of them, titles name the runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
     equal weight, turnover, and costs as a fraction of the account at the first common close."""
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Sum of `BacktestResult.candidates` over the runs. The candidates of one search count once."""
+        """Sum of `BacktestResult.candidates` over runs that differ in `agent`, but at least the number of runs."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 

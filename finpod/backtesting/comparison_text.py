@@ -36,7 +36,7 @@ UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
     "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
     "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }
-"""Setting that must be equal for a fair comparison -> (text for it, function that returns a result's value as text)."""
+"""Setting that must be equal for a fair comparison -> (its name in texts, function that returns its value as text)."""
 _HEADING = 18
 """Width in characters at which the heading of a column is wrapped."""
 
@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return (names of its runs, empty for all runs; sentence; severe) of each note and warning, severe ones first."""
+    """Return notes and warnings, severe ones first, as (names of the runs, empty for all; sentence; True if severe)."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -88,7 +88,7 @@ def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
 
 
 def headings(comparison: Comparison) -> list[str]:
-    """Return the heading of each run's column: its name, with a mark if its figures are invalid."""
+    """Return the heading of each run's column: the name of the run, with a mark if the figures are invalid."""
 
     def mark(run: BacktestResult) -> str:
         failed = run.audit is not None and run.audit.passed is False

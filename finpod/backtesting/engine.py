@@ -51,18 +51,18 @@ def backtest(
     exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys
-    plus sells), except to meet `max_weight`; see `finpod.trading.caps.within_caps`. None stands for the cap of the
+    plus sells), except to meet `max_weight`; see `finpod.trading.caps.within_caps`. None means the cap of the
     strategy. A trained agent has the caps of its training. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
     Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not
-    copied. `fast=True` settles many sessions at once. It is several times faster, and changes equity by at most 1e-9.
+    copied. `fast=True` settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
 
     A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
     `examine` is True (None: only for trained agents), the strategy is also compared with baselines and random
     portfolios, and its decisions are replayed at other costs and account sizes (`finpod.evidence`). The verdict is on
-    the excess over the `anchor` of the strategy (default: equal weight), rebalanced every `every` sessions. `opened` is
-    the number of results of this window that you have seen; it widens the interval. `progress` gets (step, fraction).
+    the excess over the strategy's `anchor` (default: equal weight), rebalanced every `strategy.every` bars. `opened` is
+    the number of results of this window that you have seen; more widen the interval. `progress` gets (step, fraction).
 
     Raises InputError for a window of fewer than two sessions, for a window that starts on or before `trained_until`
     (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError, which names strategy and day, for
@@ -138,7 +138,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result, with evidence if `examine` is True (None: if trained) and the benchmark is not traded."""
+    """Return the result. Add evidence if `examine` is True (None: if trained), unless the benchmark is traded."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

@@ -67,7 +67,7 @@ def export(
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
     Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
-    replaced. Raises InputError as `to_pyfolio`, for another format, and for a folder that exists or cannot be written.
+    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder exists or is not writable.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")

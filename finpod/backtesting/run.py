@@ -30,12 +30,12 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest. `backtest` and `BacktestResult` describe the other fields."""
+    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for fields without a text."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
     market: MarketData
-    """Whole market, with its benchmark. The market of `window` may be only its benchmark."""
+    """Market as given. `window.market` differs from it if the strategy trades only the benchmark."""
     window: Window
     terms: Terms
     opened: int
@@ -44,7 +44,7 @@ class Run:
     fast: bool
 
     def decided_by(self, strategy: Strategy, label: str, table: FeatureTable, log: list[Decided] | None = None) -> Path:
-        """Return the path of an account that follows a strategy; decisions are appended to `log`."""
+        """Return the history of an account that follows a strategy; decisions are appended to `log`."""
         decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
 

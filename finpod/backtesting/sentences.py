@@ -249,7 +249,7 @@ LUCK = {
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """Return sentences on the growth over anchor, equal weight and benchmark, with the reservation of `doubt`."""
+    """Return sentences on the growth in excess of anchor, equal weight and benchmark; each ends with `doubt`."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
     wide = f" (widened for the best of {result.candidates:,})" if result.candidates > 1 else ""
@@ -263,14 +263,14 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Return text for the statement whose probability is the deflated active Sharpe ratio."""
+    """Return text for the event whose probability is 'deflated_active_sharpe' of `finpod.evidence.skill.evidence`."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"
 
 
 def doubt(audit: Audit | None) -> str:
-    """Return a reservation about a verdict of skill; empty if the look-ahead audit passed or was not run."""
+    """Return a reservation to append to a verdict; empty if the look-ahead audit passed or if there is no audit."""
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:

@@ -77,13 +77,13 @@ def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
 
 
 def who_varies(result: BacktestResult) -> str:
-    """Return a description of the variants, such as 'each of 3 seeds'."""
+    """Return a description of the variants (strategies of the same training), such as 'each of 3 seeds'."""
     kind = {"seed": "seeds", "member": "members of one seed"}.get(result.variant_kind, "variants")
     return f"each of {len(result.variants)} {kind}"
 
 
 def spread_note(result: BacktestResult) -> str:
-    """Return a note that members of one tournament understate the effect of luck; empty for other variants."""
+    """Return a note that agents of one tournament understate the effect of luck; empty for other variants."""
     note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure luck"
     return note if result.variants and result.variant_kind == "member" else ""
 
