@@ -62,7 +62,7 @@ def test_settings_that_won_are_those_of_the_best_quarter_beside_all():
     ]
     trials = [trial(i, float(i), settings=one) for i, one in enumerate(settings)]
     html = render_training_report(made(trials, task={"features": ["a", "b", "c", "d"]}))
-    assert rows(html, "Settings of the best quarter and of all trials") == [
+    assert rows(html, "Settings of the best 25 % of the trials, and of all") == [
         ["Rate", "0.75 (0.7 to 0.8)", "0.45 (0.1 to 0.8)"],
         ["Hidden", "64: 2", "64: 4, 16: 2, 32: 2"],
         ["Reward", "default: 2", "default: 7, log: 1"],

@@ -1,1 +1,1 @@
-"""HTML pages about backtests, comparisons and trainings, without scripts or network. Every figure is also text."""
+"""HTML pages about backtests, comparisons and trainings, without scripts or network. Each chart has a description."""

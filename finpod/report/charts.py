@@ -31,7 +31,7 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Return three lines, of strategy, benchmark and equal weight: `of` applied to their equity [n + 1]."""
+    """Return a line each for strategy, benchmark and equal weight: the function `of` applied to the equity [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 
@@ -71,7 +71,7 @@ def _drawdown(result: BacktestResult) -> Shown:
 
 
 def _relative(result: BacktestResult) -> Shown | str:
-    """Return strategy and benchmark, each divided by equal weight, minus 1. This separates curves that lie close."""
+    """Return strategy and benchmark, each divided by equal weight, minus 1, so that small differences are visible."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
     strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)

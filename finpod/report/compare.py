@@ -66,14 +66,14 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return a dict: total returns, number of pairs with an interval, and number of pairs with different growth."""
+    """Return a dict: total returns, number of pairs with an interval, number of those that differ significantly."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     codes = [code_of(pair.cagr) for pair in comparison.pairs if pair.cagr is not None]
     return {"totals": totals, "judged": len(codes), "apart": len(codes) - codes.count(Code.NOT_DISTINGUISHABLE)}
 
 
 def _warnings(comparison: Comparison) -> dict[str, Any]:
-    """Return a dict: pairs of a sentence and True if the warning is severe. Severe warnings come first."""
+    """Return a dict with (sentence, True if severe) for each warning. Severe warnings come first."""
     notes = notes_of(comparison)
     return {"lines": [(f"{names}: {text}" if names else sentence(text), grave) for names, text, grave in notes]}
 

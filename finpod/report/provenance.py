@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Return titled tables of the seeds, of the agents, and of each list of agents in `result.agent`."""
+    """Return (title, table) of the variants, of the agents, and of each list of agents in `result.agent`."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
@@ -59,7 +59,7 @@ def _records(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _variants(spread: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return `spread` (variant -> figures) as a table. The entries mean, standard deviation and count are the foot."""
+    """Return `spread` (variant -> figures) as a table. Its entries 'mean', 'sd' and 'count' become the foot."""
     frame = pd.DataFrame(spread).T.rename({"sd": "standard deviation"})
     show = {"sharpe": ratio, "calmar": ratio}
     lines = [(name, *(show.get(key, percent)(row[key]) for key in frame)) for name, row in frame[:-1].iterrows()]

@@ -65,7 +65,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the positions of values [N, K] and of zero, in percent of a line from the lowest to the highest value."""
+    """Return the positions of values [N, K] and of zero on a line from the lowest to the highest value, in percent."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
     room = 0.06 * ((high - low) or 1.0)  # margin at both ends
@@ -105,7 +105,7 @@ def _costs(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def order(sweep: Sweep) -> list[str]:
-    """Return the strategies of a sweep, sorted by rank at its first step."""
+    """Return the strategies of a sweep over fees or account sizes, sorted by rank at the first fee or size."""
     names = sorted({name for at in sweep.values() for name in at})
     first = next(iter(sweep.values()), {})
     return sorted(names, key=lambda name: _last(first.get(name, {}).get("rank")))

@@ -1,7 +1,7 @@
 """Charts as inline SVG: style, axes, and `draw`, which makes a chart from its specification.
 
 Each colour of `PALETTE` becomes the CSS variable `var(--name)`, so one drawing serves light mode, dark mode and print.
-Figures are made without pyplot, so drawing needs no display and leaves no figure open.
+The figures of matplotlib are made without pyplot, so drawing needs no display and leaves no figure open.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
 """Keys of `PALETTE` in legends, in this order."""
 WIDE_TEXT = 7
-"""Text size in wide charts, in points. It is small because wide charts are scaled up more than others."""
+"""Text size in wide charts, in points. It is small because the page enlarges wide charts more than others."""
 
 STYLE = Path(__file__).with_name("charts.mplstyle")
 
@@ -58,14 +58,14 @@ class Chart(NamedTuple):
     title: str
     alt: str  # description for screen readers; shown if there is no drawing
     svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
-    curves: tuple[str, ...] = ()  # keys of the legend
+    curves: tuple[str, ...] = ()  # keys of the legend, from `PALETTE`
     wide: bool = False  # True for the whole width of the page
 
 
 class Line(NamedTuple):
     """A line, or a series of bars."""
 
-    key: str  # key of its colour in `PALETTE`
+    key: str  # key of the colour in `PALETTE`
     values: Array  # [X]; NaN where there is no value
     dash: Any = "solid"  # a line style of matplotlib
 
@@ -78,7 +78,7 @@ class Shown(NamedTuple):
     lines: Sequence[Line] = ()  # in drawing order
     bar: float = 0.0  # total width of the bars at one x, in days or labels; 0 for lines
     paint: Callable[[Axes], object] | None = None  # draws more, after the lines and axes
-    legend: Sequence[str] | None = None  # keys of the legend; None: those of the lines, if there are several
+    legend: Sequence[str] | None = None  # keys of the legend; None: the keys of the lines, if there are several
     note: str = ""  # text at the end of the title
 
 
@@ -102,7 +102,7 @@ class Spec(NamedTuple):
 
 @style.context(STYLE)
 def draw(spec: Spec, subject: Any) -> Chart | None:
-    """Return the chart of a subject; None if the subject has no such chart."""
+    """Return the chart of the subject of a page, such as a result; None if the subject has no such chart."""
     shown = spec.series(subject)
     if shown is None or isinstance(shown, Chart):
         return shown

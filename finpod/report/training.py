@@ -1,4 +1,4 @@
-"""The HTML page about a run of `finpod train`, in the style of a report. `training_charts` has its charts."""
+"""The HTML page about a run of `finpod train`, in the style of a report. `training_charts` draws the charts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ def _figures(run: Training) -> dict[str, Any] | None:
 
 
 def _won(run: Training) -> dict[str, Any]:
-    """Return a dict: settings of the best quarter and of all trials, and what fraction of each observes a feature."""
+    """Return a dict that compares the best 25 % of the trials, by score, with all trials.
+
+    It has the settings of both groups, and for each feature, the fraction of the trials of each group that observe it.
+    """
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
     names = differing(order) if len(order) >= FEW else []

@@ -27,11 +27,11 @@ PODS = 40
 PALE = 0.25
 """Opacity of the first round in the chart of pods."""
 PAUSE = 600
-"""Longest time in seconds that counts as working time although no pod works."""
+"""Longest interruption, in seconds, that still counts as working time."""
 
 
 class WorkingTime:
-    """Wall time without pauses, which are more than `PAUSE` seconds without a working pod, as before a resume."""
+    """Wall time without pauses. A pause is more than `PAUSE` seconds without a working pod, as before a resume."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
@@ -74,7 +74,10 @@ class Training:
 
     @cached_property
     def slices(self) -> pd.DataFrame:
-        """Slices, each from one checkpoint to the next: pod (node and process), round, start and end as Unix times."""
+        """Table of pod (node and process), round, start and end (Unix times) of each slice.
+
+        A slice is the training of one agent from one checkpoint to the next.
+        """
         rows = [
             (f"{place.node} {place.pid}", trial.level, place.started, place.ended)
             for trial in self.trials
@@ -113,7 +116,7 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 
 
 def _pods(run: Training) -> Chart | str:
-    """Return the pods over time: a row of slices per pod, coloured by round; the last row has a cross per lost pod."""
+    """Return the pods over time. Each pod has a row with its slices, coloured by round. A last row marks lost pods."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No part of the training has ended yet."
