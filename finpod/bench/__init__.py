@@ -1,1 +1,1 @@
-"""Benchmarks: speed on this machine, quality of trained agents, and error rates of the verdict on skill."""
+"""Benchmarks: speed of finpod on this machine, and of vectorbt and Gymnasium if they are installed."""

@@ -35,10 +35,11 @@ FEE_BPS = 10.0
 
 
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
-    """Return lines on the speed of backtests with new weights every session, in bars (assets x returns x strategies)/s.
+    """Return lines (name -> value) on the speed of backtests with new weights every session, in bars per second.
 
-    'backtest' computes and stores every fill, as vectorbt's `from_orders` does. 'backtest exact' does so session by
-    session. A 'whole result' has equity, weights and the trade log; finpod's also has the benchmark and equal weight.
+    The bars are assets x returns x strategies. 'backtest' computes and stores every fill, as vectorbt's `from_orders`
+    does. 'backtest exact' does so session by session. A 'whole result' has equity, weights and the trade log; that of
+    finpod also has the benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)
@@ -101,14 +102,14 @@ def shortest(call: Callable[[], object], seconds: float) -> float:
 
 
 def made_weights(count: int, market: MarketData) -> Array:
-    """Return random weights [S, T, N] float32 that sum to one."""
+    """Return `count` random strategies as weights [`count`, T, N] float32 that sum to one."""
     weights = np.random.default_rng(0).random((count, *market.shape), dtype=np.float32)
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
 
 
 def beside(peer: str, measure: Callable[[Any], Any]) -> Any:
-    """Return the result of `measure`, or its error as text (such as a missing package). Output is discarded."""
+    """Import the package `peer` and return `measure(peer)`, or the error as text. Output is discarded."""
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), redirect_stdout(noise), redirect_stderr(noise):

@@ -39,9 +39,9 @@ def run(
     """Return the speed on the locomotion task `what`, one line per figure, with sizes, hardware and versions.
 
     Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each
-    of these lines is measured for about `seconds`: the physics only, with fixed controls and without new episodes; the
-    environment with random actions; Gymnasium's vector environments with random actions on the CPU; the environment
-    with an untrained policy; and PPO from end to end with the settings of the task.
+    of the following is measured for about `seconds`: the physics only, with fixed controls and without new episodes;
+    the environment with random actions; Gymnasium's vector environments with random actions on the CPU; the
+    environment with an untrained policy; and PPO from end to end with the settings of the task.
 
     Raises InputError for an unknown task or variant, invalid sizes, a missing device, and if MuJoCo is missing.
     """
@@ -77,10 +77,10 @@ def random_actions(spec: Spec, envs: int) -> Array:
 
 
 def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
-    """Return lines on Gymnasium's vector environments, and the ratio of `own` steps per second to the fastest's.
+    """Return lines on Gymnasium's vector environments, and `own` (steps/s of finpod) / steps/s of the fastest of them.
 
-    SyncVectorEnv runs `FEW` and `envs` environments, and AsyncVectorEnv one and two processes per core. If
-    Gymnasium fails, its error replaces the figure.
+    SyncVectorEnv is measured with `FEW` and with `envs` environments, AsyncVectorEnv with one and with two processes
+    per core. If Gymnasium fails, its error replaces the figure.
     """
     cores, lines = usable_cores(), dict[str, Any]()
     for kind, wanted in (("sync", FEW), ("sync", envs), ("async", cores), ("async", 2 * cores)):
@@ -99,7 +99,7 @@ def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds:
 
 @contextmanager
 def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[Callable[[], Any]]:
-    """Yield a function that steps `count` Gymnasium environments at random, in this process or in one process each."""
+    """Yield a function that makes a random step in `count` Gymnasium environments, in this process or in one each."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 

@@ -45,11 +45,13 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` selects the measurements that have this word in their names: those of `ENVIRONMENT`, panel (the features),
-    backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a simulated market of `names`
-    stocks. A step is one decision of one account, with the task's default settings except the start groups. Each line
-    is measured for about `seconds`: the environment alone; the environment compiled by torch.compile; the environment
-    with a policy; and PPO from end to end. Other lines are the time of a large panel, and `finpod.bench.backtests`.
+    `what` is a word: only measurements with this word in their names are made. The names are those of `ENVIRONMENT`,
+    panel, backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a simulated market of
+    `names` stocks. A step is one decision of one account, with the default settings of the task, except for the start
+    groups (accounts that trade the same days). Each of the following is measured for about `seconds`: the environment
+    alone; the environment compiled by torch.compile; the environment with a policy; and PPO from end to end. The time
+    to compute a large table of features is measured once; for the other lines see `finpod.bench.backtests`.
+
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
     require_number("envs", envs, 1, whole=True)
@@ -66,7 +68,10 @@ def run(
     }
     chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
-        raise InputError(f"there is no measurement {what!r}; choose from {', '.join(parts)}, {', '.join(NAMES)}")
+        raise InputError(
+            f"there is no measurement {what!r}; choose from {', '.join(parts)} (finpod bench also takes "
+            f"{', '.join(NAMES)})"
+        )
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
     task = {"task": f"{title}, {config.groups} start groups"}
@@ -87,7 +92,7 @@ def measured(
     steps: int = 1,
     of: str = "accounts",
 ) -> dict[str, Any]:
-    """Return two lines: steps per second of all environments, and the number of environments, steps and seconds.
+    """Measure a function. Return two lines: steps/s of all environments; number of environments, steps and seconds.
 
     One `call` makes `steps` steps in each of `envs` environments. It is repeated for about `seconds`, after `WARM_UP`
     calls that are not measured. The device is synchronized before the clock is read.

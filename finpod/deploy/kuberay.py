@@ -1,8 +1,8 @@
 """KubeRay manifests, RayCluster and RayJob (`ray.io/v1`) as YAML for `kubectl apply -f`, and a Dockerfile of the image.
 
 The head runs no training. If a worker is lost, only the training in progress on this worker is lost. Only the head has
-the volume claims and secrets, because only the driver, which runs on the head, reads data and keeps state. Ray clients
-need a token, which the operator creates and passes to the pods.
+the volume claims and secrets, because `finpod train` itself runs on the head, and only it reads data and keeps state.
+Ray clients need a token, which the operator of KubeRay creates and passes to the pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from finpod.errors import InputError, require_number
 USER = 1000
 """User id in the image, and group id that may write to volume claims."""
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
-"""Package index for torch, without CUDA (False) and with CUDA (True). Builds on PyPI include the libraries of CUDA."""
+"""Package index for torch, without CUDA (False) and with CUDA (True). The builds on PyPI include CUDA's libraries."""
 LONGEST = {"RayJob": 47, "RayCluster": 53}
 """Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
 AUTH_SINCE = (2, 52)
@@ -171,11 +171,11 @@ def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
 
 
 def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
-    """Return the text of a Dockerfile whose build context is the checkout.
+    """Return the text of a Dockerfile whose build context is the folder with pyproject.toml.
 
     The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies`
-    are files and folders of the checkout, such as data/nasdaq100, that are copied into the image under the same names.
-    Raises InputError for a package that is not installed, and for a path that does not exist or is malformed.
+    are files and folders below that folder, such as data/nasdaq100, that are copied into the image under the same
+    names. Raises InputError for a package that is not installed, and for a path that does not exist or is malformed.
     """
     for path in copies:
         if not re.fullmatch(r"(?!/)(?!.*\.\.)[\w./-]+", path) or not Path(path).exists():
