@@ -1,7 +1,7 @@
 """Performance of agents on real prices: `python backtests/experiments/agents.py PRICES MEMBERS [LEARNER ...]`.
 
-Trains agents of each learner, selects the best of `CHECKPOINTS` checkpoints on validation, and tests it on later days:
-on one window with five seeds, and in a yearly walk-forward with three seeds. Each agent is a row in a file of its own.
+Trains agents of each learner, selects the best of four checkpoints of each agent on validation, and tests it on later
+days: on one window with five seeds, and in a yearly walk-forward with three seeds. Each agent has a file of results.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHECKPOINTS = 4
 TILTS = ("log_dollar_volume_63", "residual_momentum_12_1", "beta_252", "volatility_63")
 """Features by which equal weight is tilted to represent known factors: size, residual momentum, beta, volatility."""
 KNOWN = ("market-free", *(f"{name}-free" for name in TILTS))
-"""Names of the cost-free returns on which an agent's returns are regressed. The intercept is the agent's alpha."""
+"""Names of the cost-free portfolios. The alpha of an agent is the intercept of a regression on their returns."""
 
 
 class Period(NamedTuple):
@@ -77,7 +77,7 @@ YEARS = [
 
 
 class Days:
-    """Two tasks of a period and anchor: with data up to the end of validation, and up to the end of the test."""
+    """Two tasks of a period and an anchor: with data up to the end of validation, and up to the end of the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -112,9 +112,9 @@ def learn(days: Days, kind: str, seed: int) -> dict[str, Any]:
 
 
 def rules(task: StockTask) -> dict[str, Any]:
-    """Return name -> returns [n] on the test days, for the benchmark, and for equal weight and each tilt (`KNOWN`).
+    """Return name -> returns [n] on the test days, for the benchmark and the portfolios `KNOWN`.
 
-    Equal weight and tilts have no costs, and are rebalanced on the decision days of the agents.
+    `KNOWN` are equal weight and its tilts. They have no costs, and are rebalanced on the decision days of the agents.
     """
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
@@ -135,7 +135,7 @@ def rules(task: StockTask) -> dict[str, Any]:
 
 
 def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (alpha, t): the annualised intercept of the OLS regression of `returns` [n] on `known` [n, k], and its t.
+    """Return (alpha, t): yearly intercept of the OLS regression of `returns` [n] on `known` [n, k], and its t value.
 
     The standard error is robust to heteroscedasticity and to autocorrelation up to lag 5 (Newey and West 1987).
     """
@@ -152,7 +152,10 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
-    """Compute the missing rows; return all rows of the learners `kinds`. Raises InputError for an unknown learner."""
+    """Compute the rows that have no file. Return all rows of the rules and the `kinds` of agents.
+
+    Raises InputError for an unknown kind.
+    """
     for kind in kinds:
         require_choice("learner", kind, tuple(KINDS))
     rows = []
@@ -198,7 +201,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def _of_agents(rows: pd.DataFrame, factors: Array) -> dict[str, str]:
-    """Return the cells of a learner: means over the seeds (lowest to highest), and the interval of the mean return."""
+    """Return the cells of a learner: means over the seeds (lowest to highest), and an interval for averaged returns."""
     returns = np.array([np.concatenate(list(seed["returns"])) for _, seed in rows.groupby("seed")])
     base = np.concatenate(list(rows.loc[rows["seed"] == rows["seed"].iloc[0], "anchor_returns"]))
     over = [_yearly(one).cagr - _yearly(base).cagr for one in returns]
@@ -248,7 +251,7 @@ def main(
     learners: Annotated[list[str] | None, typer.Argument(help=f"Learners; by default {', '.join(KINDS)}.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute the rows that are not yet in the folder, and print a table of the fixed window and one of the walk-forward."""
+    """Compute the rows that are not yet in the folder. Print a table each for the fixed window and the walk-forward."""
     market = load_market(prices, members=members)
     for periods in ([FIXED], YEARS):
         rows = run(market, learners or list(KINDS), folder, periods)

@@ -1,8 +1,8 @@
 """Scores of PPO on the locomotion tasks: `python backtests/experiments/learning.py [TASK ...]`.
 
 For each task and seed, trains an agent without a tournament, with the settings of the first agent of `finpod train`.
-The final agent, not its best checkpoint, is tested on 20 deterministic episodes in Gymnasium's own environment. Each
-seed is a row in a file of its own. Existing rows are kept, so the command can be stopped and repeated.
+The final agent, not its best checkpoint, is tested on 20 episodes in Gymnasium's own environment, with mean actions.
+Each seed has its own file of results. Existing files are kept, so the command can be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def gymnasium_returns(spec: Spec, policy: Policy, seed: int = 0) -> tuple[list[f
 
 
 def learn(name: str, seed: int) -> dict[str, Any]:
-    """Train one agent with the settings of `finpod train`; return its row: learning curve, test returns, settings."""
+    """Train one agent with the settings of `finpod train`. Return the row: learning curve, test returns, settings."""
     task = LocomotionTask(name=name)
     curve = []
     for point in checkpoints(task, "ppo", seed, POINTS, task.steps, name=f"{seed}-0"):
@@ -81,7 +81,7 @@ def learn(name: str, seed: int) -> dict[str, Any]:
 
 
 def run(names: Sequence[str], seeds: Sequence[int], folder: Path = FOLDER) -> list[dict[str, Any]]:
-    """Compute the missing rows, and return all rows, task by task. Raises InputError for an unknown task."""
+    """Compute the rows that have no file. Return all rows, task by task. Raises InputError for an unknown task."""
     for name in names:
         require_choice("task", name, NAMES)
     return keep_rows(folder, {f"{name}-{seed}": partial(learn, name, seed) for name in names for seed in seeds})

@@ -34,7 +34,7 @@ Folder = Annotated[Path, typer.Option("-o", help="Folder of the rows.")]
 def keep_rows(folder: Path, makers: Mapping[str, Callable[[], dict[str, Any]]], jobs: int = 1) -> list[dict[str, Any]]:
     """Compute the rows that have no file yet, in `jobs` processes, and return all rows in the order of `makers`.
 
-    `makers` maps the name of a row to the function that computes the row. With several jobs, it must be picklable.
+    `makers` maps the name of a row to the function that computes it. With several jobs, the functions are pickled.
     """
     require_number("jobs", jobs, 1, whole=True)
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,9 @@
 
 False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the
 markets are simulated, and half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which
-knows the signal, are tested on markets in which the informed rule has a set information ratio after costs of 10 bps. A
-row, a market and a rule, has its own file. Existing rows are kept, so the command can be stopped and repeated.
+knows the signal, are tested on markets in which the informed rule has a set information ratio after costs of 10 bps.
+Each row, the result of a rule on a market, has its own file. Existing rows are kept, so the command can be stopped and
+repeated.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ FEATURES = ("return_5", "intraday_return_21", "return_63", "volatility_21", "vol
 UPDATES = {"apg": 80, "ppo": 60}
 """Learner -> number of updates of an agent. An update uses 64 accounts x num_steps decisions."""
 AGENTS, CHECKPOINTS = 2, 2
-"""Numbers of agents and of checkpoints per agent. The checkpoint with the best validation score is tested."""
+"""Number of agents per market, and of checkpoints per agent. The checkpoint that is best on validation is tested."""
 RESAMPLES = 2000
 FEWEST = 30
-"""Smallest number of markets for which a rate is compared with the expected one."""
+"""Smallest number of markets for which a measured rate is compared with the expected rate."""
 
 
 class Cell(NamedTuple):
@@ -90,7 +91,7 @@ def complete(real: str) -> MarketData:
 
 
 def market_of(cell: Cell, real: str | None) -> MarketData:
-    """Return the market of a row. The lookback and the sign of a signal depend on the seed."""
+    """Return the market of a cell. The lookback and the sign of the signal, if there is one, depend on the seed."""
     days = ROWS["test"][1] + 1
     if cell.world == RESAMPLED:
         if real is None:
@@ -115,7 +116,7 @@ def task_of(market: MarketData, free: bool) -> StockTask:
 
 
 def trained(task: StockTask, learner: str, seed: int) -> tuple[Array, float]:
-    """Return (test returns [n], validation score) of the checkpoint that is best on validation."""
+    """Train agents. Return (test returns [n], validation score) of the checkpoint that is best on validation."""
     steps = UPDATES[learner] * task.num_envs * LEARNERS[learner].Config(**task.defaults(learner)).num_steps
     best, returns = -math.inf, np.empty(0)
     for agent in range(AGENTS):
@@ -141,7 +142,10 @@ def ratio_of(active: Array) -> float:
 
 
 def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
-    """Return a row: the verdict on the test window over equal weight with the decision days and costs of the agent."""
+    """Return the row of a cell: the verdict on the rule's growth in excess of equal weight in the test window.
+
+    Equal weight is rebalanced on the decision days of the agents, at the same costs.
+    """
     began = time.process_time()
     market = market_of(cell, real)
     task = task_of(market, free=cell.world in FAMILIES)
@@ -188,7 +192,7 @@ def tally(group: Sequence[dict[str, Any]], level: float) -> tuple[float, float, 
 
 
 def compared(markets: int, fits: bool) -> str:
-    """Return 'yes' if the interval contains the expected rate, else 'no'; empty for few markets."""
+    """Return 'yes' if `fits` (the interval contains the expected rate), else 'no'; empty for too few markets."""
     return "" if markets < FEWEST else "yes" if fits else "no"
 
 
@@ -227,7 +231,7 @@ def power(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
 
 
 def by_cell(rows: Sequence[dict[str, Any]], worlds: Iterable[str]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the rows of some markets, grouped by market and rule."""
+    """Return (world, rule) -> rows, for the rows of some worlds (see `Cell`)."""
     groups = {place: [row for row in rows if (row["world"], row["rule"]) == place] for place in product(worlds, RULES)}
     return {place: group for place, group in groups.items() if group}
 
