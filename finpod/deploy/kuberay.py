@@ -70,9 +70,9 @@ class Cluster:
     image: str
     """Image with finpod and ray[default]; see finpod deploy dockerfile."""
     cpu_workers: str | None = None
-    """Number of CPU workers; by default 0:4, or none with --gpu-workers."""
+    """Fewest and most CPU workers, such as 0:8; by default 0:4, or none with --gpu-workers."""
     gpu_workers: str | None = None
-    """Number of GPU workers."""
+    """Fewest and most GPU workers, such as 0:8; by default none."""
     claim: tuple[str, ...] = ()
     """Volume claim to mount in the head, for data and results; may be repeated."""
     ray: str = ""
