@@ -38,10 +38,12 @@ class ScorerSpec(AccountSpec):
 
 
 class ScorerPolicy(AccountPolicy):
-    """Policy without exploration or value. Its action is (1 - keep) * score + keep * h, where h keeps the holdings.
+    """Policy without exploration or value function. Its action is (1 - keep) * score + keep * h.
 
-    keep is `MOST_KEPT` times a sigmoid of a linear function of the mean features over the assets. At each decision, an
-    untrained policy moves about halfway to the anchor ('tilt') or to equal weights of all assets and cash ('softmax').
+    The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` times a sigmoid
+    of a linear function of the features (with 'mlp': of the hidden outputs), averaged over the assets. At each
+    decision, an untrained policy moves about halfway to the anchor, which is the portfolio that actions tilt (action
+    'tilt'), or to equal weights of all assets and cash ('softmax').
     """
 
     spec: ScorerSpec
@@ -66,7 +68,7 @@ class ScorerPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * keep.sigmoid(), cash, torch.zeros_like(cash), among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [..., M, A] for states [..., M, N + 1] of M accounts a day, and zeros [..., M] as values."""
+        """Return actions [..., M, A] and values 0 [..., M] for states [..., M, N + 1] of M accounts per table row."""
         keep = code.inertia.unsqueeze(-2)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
         return self._with_cash(action, code), torch.zeros_like(state[..., 0])
@@ -78,13 +80,15 @@ def active(returns: Returns) -> Tensor:
 
 
 def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
-    """Return the objective `name`, to maximise, of returns [K, E] in K steps of E environments; a = active(returns).
+    """Return the objective `name` of returns [K, E] in K steps of E environments. Training maximises it.
+
+    a is active(returns). The objectives are:
 
     'log'            mean ln(1 + net), the growth rate of wealth; it has no penalty
     'active'         mean(a) - penalty / 2 * var(a): active return against squared tracking error
     'mean-variance'  mean(net) - penalty / 2 * var(net) of the total (not the active) return (Markowitz 1952)
-    'cvar'           mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000). CVaR is
-                     minus the mean of the sums of a over the K steps in the worst tenth of the environments
+    'cvar'           mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000). For
+                     each environment, a is summed over the K steps; CVaR is minus the mean of the lowest tenth of sums
     'drawdown'       mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)
     'turnover'       mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a
     """

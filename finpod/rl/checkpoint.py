@@ -53,7 +53,7 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task builds the policy.
+        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task can build it.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -113,7 +113,7 @@ def save_agents(
 ) -> None:  # fmt: skip
     """Write a folder with one file per agent. If the folder cannot be written completely, nothing is written.
 
-    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: other file names -> contents.
+    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name -> content of other files.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]
@@ -139,7 +139,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy's sizes and kind as a dict. The kind 'market' is omitted; the sizes of 'own' are not stored."""
+    """Return a policy's sizes and kind as a dict. The kind 'market' is omitted, as are the sizes of the kind 'own'."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})

@@ -16,7 +16,7 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A]. `groups`: number of groups. None: each environment has its own row."""
+    """Return the mean actions [E, A]. `groups`: number of groups of environments that share a table row; None: E."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))

@@ -51,7 +51,7 @@ class RunningStats(nn.Module):
         self.count.copy_(total)
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Return (x - mean) / sd [..., S], clipped at 10; a constant observation becomes 0."""
+        """Return (x - mean) / sd [..., S], clipped at +-10; a constant observation becomes 0."""
         scaled = (batch - self.mean.float()) / (self.var.float() + 1e-8).sqrt()
         return scaled.clamp(-10, 10)
 
@@ -74,8 +74,8 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def forward(self, code: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean actions [..., M, A] and values [..., M] for states [..., M, S] of M environments a row.
-        `code` is the result of `encode`, or None without a table."""
+        """Return mean actions [..., M, A] and values [..., M] for states [..., M, S] of the M environments on each
+        table row. `code` is the result of `encode`, or None without a table."""
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
@@ -83,7 +83,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Add the states [..., M, S] of a rollout to the statistics, if there are any. Called once per update."""
+        """Add the states [..., M, S] of a rollout to the policy's statistics, if it has any. Called once per update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +109,16 @@ class PolicySpec(AccountSpec):
 
 
 class Code(NamedTuple):
-    """Output of the encoder for D days."""
+    """Output of the encoder for D table rows (days)."""
 
     score: Tensor
-    """[D, N] action for an account without positions."""
+    """[D, N] score of each asset: the mean action of a `MarketPolicy` for an account without positions."""
     inertia: Tensor
     """[D, N] or [D, 1] coefficient of the present holdings in the mean action, from -`MOST_KEPT` to `MOST_KEPT`."""
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the day, and coefficients of the account features. The value loss does not train the
+    """[D, 1 + SUMMARY] value of the row, and coefficients of the account features. The value loss does not train the
     encoder, because its gradient is several times that of the policy loss. A `ScorerPolicy` does not use this field."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
@@ -127,7 +127,7 @@ class Code(NamedTuple):
 
 
 class AccountPolicy(Policy):
-    """Policy that reads the assets of a table and the weights of an account. Its codes have `among` and `anchor`."""
+    """Policy that reads the assets of a table and the weights of an account. `encode` returns a `Code`."""
 
     spec: AccountSpec
 
@@ -154,8 +154,8 @@ class AccountPolicy(Policy):
     def _holding(self, code: Any, state: Tensor) -> Tensor:
         """Return the action [..., M, N] that roughly keeps the holdings of accounts with the states [..., M, N + 1].
 
-        The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. A tilt
-        solves k tanh z = logit for z, where k is `spec.tilt`, with |tanh z| <= 0.99.
+        The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. With
+        'softmax' they are the action. Else the action z solves k tanh z = logit, k being `spec.tilt`, |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -184,7 +184,7 @@ class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
     The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at
-    zero. An untrained policy thus holds the anchor ('tilt'), equal weights with cash ('softmax') or is idle ('shares').
+    zero. An untrained policy holds the anchor ('tilt'), equal weights with cash ('softmax'), or its shares ('shares').
     """
 
     spec: PolicySpec

@@ -36,7 +36,7 @@ class PPOConfig:
     """Number of passes over a rollout."""
     num_minibatches: int = 4
     """Number of minibatches per pass, each with one optimiser step. With a table, a minibatch consists of whole groups,
-    so there are at most as many as groups. Without a table, it consists of single steps."""
+    so there are at most as many minibatches as groups. Without a table, it consists of single steps."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -51,8 +51,8 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments on the same row. This removes the move of the
-    whole market. With one environment per group it has no effect."""
+    """True to subtract from each advantage the mean over the environments on the same table row. This removes the move
+    of the whole market. With one environment per group it has no effect."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -126,7 +126,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss`: [H, G, M, ...] for G groups of M; without a table [1, H * E, 1, ...]."""
+        """Return the arguments of `loss`: [H, G, M, ...] for G groups of size M; [1, H * E, 1, ...] without a table."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -150,7 +150,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return the rewards [H, E] divided by the standard deviation of discounted returns, with this rollout."""
+        """Return rewards [H, E] divided by the standard deviation of discounted returns so far, with this rollout."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward

@@ -20,7 +20,7 @@ class Rollout(NamedTuple):
     action: Tensor
     """[H, E, A] float32 actions."""
     log_prob: Tensor
-    """[H, E, A] log density of each dimension. The log density of an action is the sum over `Policy.acting`."""
+    """[H, E, A] log density of each dimension. That of an action is the sum over the dimensions in `Policy.acting`."""
     value: Tensor
     """[H, E] critic's value of the state before the step."""
     reward: Tensor

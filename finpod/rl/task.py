@@ -44,7 +44,7 @@ class Score(NamedTuple):
 class Space:
     """Settings of an agent, such as the width of its network, that the tournament varies besides those of the learner.
 
-    A fresh agent draws all settings, in the order of the fields. A mutated copy changes only those in `ranges`.
+    For an agent with new settings, all are drawn. A mutated copy changes those in `ranges` and those of the learner.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Environment(Protocol):
     num_envs: int
     """Number of environments E."""
     groups: int = 1
-    """Number of groups. The E / groups environments of a group are always on the same row. Used only with a table."""
+    """Number of groups. Each has E / groups environments, always on the same table row. Used only with a table."""
     differentiable: bool = False
     """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`, and `detach()` keeps gradients of
     later steps from reaching earlier ones. `smooth` is the width over which kinks of the return are smoothed."""
@@ -84,7 +84,7 @@ class Environment(Protocol):
         """Apply actions [E, A] and return the step."""
 
     def check(self) -> None:
-        """Raise InputError, which names the first invalid action since the last check. Called once per rollout."""
+        """Raise InputError if an action since the last check was invalid; name the first. Called once per rollout."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
@@ -94,7 +94,7 @@ class Environment(Protocol):
 
 
 class Task:
-    """A task to learn. A subclass defines the members in `NEEDED`. The other defaults suit tasks without a table."""
+    """A task to learn. A subclass defines the members in `NEEDED`; others have defaults for tasks without a table."""
 
     name: str
     """Name in one word, used in logs and folders."""
@@ -147,11 +147,11 @@ class Task:
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. A run is resumed only if its log has an equal entry 'task'; others may differ."""
+        """Return entries for the log. To resume a run, all but those in `tournament.setup.FREE` must be unchanged."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task in a form for other machines. A task with large arrays should not pickle them."""
+        """Return the task in a form for other machines. Keep large arrays as NumPy arrays; do not pickle them."""
         return dumps_by_value(self)
 
     @classmethod
