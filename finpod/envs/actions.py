@@ -22,15 +22,15 @@ class TradingConfig(Terms):
     num_envs: int = 1024
     """Number E of accounts that are stepped in parallel."""
     start_groups: int | None = None
-    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: each is a group."""
+    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: G = num_envs."""
     action: str = "tilt"
-    """'tilt' changes the anchor's weights, 'softmax' weights assets and cash, 'shares' gives orders (FinRL papers)."""
+    """'tilt' changes the anchor's weights, 'softmax' sets weights and cash, 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0
     """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, exp(...) is from 0.37 to 2.7."""
     anchor: str = EQUAL
     """Portfolio that agents tilt and must beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
-    """Largest order of the action 'shares', in shares as traded, per asset and step."""
+    """Largest order of the action 'shares' per asset and step, in shares before adjustment for splits."""
     hold: int = 5
     """Number of bars (sessions, if bars are daily) from one decision to the next."""
     horizon: int | None = 20
@@ -81,7 +81,7 @@ SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
-    """Return the target weights [..., N] float64 of actions. `among` [..., N] marks the members with a bar.
+    """Return the target weights [..., N] float64 of actions. `among` [..., N] marks assets that may be held.
 
     'tilt': w ~ a exp(k tanh z) for z [..., N], scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the
     anchor. `anchor` None: equal weight, fully invested. 'softmax': w = exp(z) / sum exp(z) for logits z [..., N + 1] of
@@ -104,7 +104,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights at the marks, then that of cash; zero without equity."""
+    """Return the observed state [..., N + 1] float32: weights at the prices `mark`, cash last; zero without equity."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -118,8 +118,8 @@ def greedy_weights(
     """Return the target weights [N] float64 of a policy's mean action for one account on one day.
 
     `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
-    `account_state`. `anchor` [N] float64 is None for equal weight. Only 'shares' uses `equity` and `price` [N], which
-    is as traded and 0 without a bar: orders become weights at these prices, so fills at other prices differ slightly.
+    `account_state`. `anchor` [N] float64 is None for equal weight. Only 'shares' uses `equity` and `price` [N] (before
+    adjustment for splits; 0 without a bar): orders become weights at these prices, so other fills differ slightly.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

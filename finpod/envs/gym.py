@@ -1,8 +1,8 @@
 """Gymnasium environments: `TradingEnv` and `DenseTradingEnv` (one account) for stocks, `LocomotionVectorEnv`.
 
-When an episode ends, the next one begins in the same step: `info["final_obs"]` is the last observation of the old
-episode, and the mask `info["_final_obs"]` [E] marks the environments whose episode ended. For accounts, the horizon and
-the end of the window truncate an episode, and equity of zero terminates it. No action is applied if one is not finite.
+When an episode of a vector environment ends, the next one begins in the same step: `info["final_obs"]` is the last
+observation of the old one, and the mask `info["_final_obs"]` [E] marks the ended episodes. An account's episode is
+truncated at the horizon or the end of the window, and terminated at zero equity. Actions apply only if all are finite.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
         return obs, self._out(reward), self._out(step.terminated), self._out(step.truncated), info
 
     def _action(self, actions: Any) -> Tensor:
-        """Return actions as a float32 tensor. Raises InputError for a wrong shape, and for one that is not finite."""
+        """Return actions as a float32 tensor. Raises InputError for a wrong shape or a value that is not finite."""
         action = torch.as_tensor(actions, dtype=torch.float32, device=self.env.device)
         if action.shape != (shape := self.action_space.shape):
             raise InputError(f"actions have shape {tuple(action.shape)}; this environment needs shape {shape}")
@@ -145,8 +145,8 @@ class TradingEnv(_Vector):
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
     """One account as an ordinary gymnasium environment. The caller resets it after an episode.
 
-    Spaces and rewards are those of the attribute `many`, a `TradingEnv` of one account with arrays. `options` are its
-    other arguments. The fields num_envs and start_groups of `config` are ignored.
+    Spaces and rewards are those of the attribute `many`, a `TradingEnv` of one account with arrays. `options` are other
+    arguments of `TradingEnv`. The fields num_envs and start_groups of `config` are ignored.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)

@@ -1,8 +1,8 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a row
-of the tables, and the `account_state` [E, N + 1] at its close. The E = G * M accounts form G groups. The M accounts of
-a group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
+The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a row of
+the tables, and the `account_state` [E, N + 1] at its close. The E = G * M accounts form G groups. The M accounts of a
+group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
 """
 
 from functools import cached_property
@@ -27,10 +27,10 @@ RUIN = 1e-12
 class MarketEnv:
     """E accounts that trade from row `first` to row `last` of a market; see the conventions in finpod/README.md.
 
-    The days of the groups are on the CPU, so delistings and ends of episodes are found without reading from the device.
+    The row numbers of groups are on the CPU, so delistings and ends of episodes are found without reading the device.
     A bad action (NaN or infinite) trades nothing, and is recorded until `check` is called. Steps agree with a backtest
     to the last bit. With `compile`, they are several times faster and agree to 1e-6; torch.compile needs a C++ compiler
-    and a minute at the first step. `anchor` [T, N] holds the weights of `config.anchor` if this is a user's column.
+    and a minute at the first step. `anchor` [T, N]: weights of `config.anchor`, needed only for 'extra:COLUMN'.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] simple returns after costs of accounts that hold the anchor, on CPU: from row `first` + d to `hold` rows later."""
+        """[n] simple returns, on the CPU, of holding the anchor for `hold` rows from row `first` + d, after costs."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]
@@ -181,7 +181,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return start days [count]: random days with room for an episode (horizon None: for one step), or `first`."""
+        """Return start days [count]: random, with room for an episode (horizon None: one step), or all `first`."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)

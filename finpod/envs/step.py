@@ -37,4 +37,4 @@ class Returns(NamedTuple):
     baseline: Tensor
     """Simple returns of the task's baseline."""
     turnover: Tensor
-    """Traded notional / equity of the accounts before the step."""
+    """Notional traded in the step, divided by the equity before the step."""

@@ -15,7 +15,7 @@ from finpod.errors import CheckpointError, FinpodError, InputError, require_numb
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
-"""Actions of at least this size count as not finite, because costs with their square could overflow float32."""
+"""Actions of this size or more are refused like NaN, because costs with their square could overflow float32."""
 MAX_FAILURES = 100
 """Default of `max_failures`, the number of failed worlds that a run tolerates."""
 
@@ -24,7 +24,7 @@ class LocomotionEnv:
     """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, and is reset.
 
     `check` raises an error after more than `max_failures` such failures. Actions are multiplied by `action_scale`. An
-    action that is not finite, or whose size is `HUGE` or more, counts as 0, and the next `check` raises an error.
+    action that is not finite, or whose size is `HUGE` or more, is replaced by 0, and the next `check` raises an error.
     """
 
     groups = 1
@@ -82,7 +82,7 @@ class LocomotionEnv:
         return Step(Observation(self._obs), reward, terminated, truncated, Observation(final))
 
     def check(self) -> None:
-        """Raise InputError for an action that counts as not finite, and FinpodError if too many worlds have failed."""
+        """Raise InputError for an action with NaN or a size of `HUGE` or more, FinpodError after too many failures."""
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:

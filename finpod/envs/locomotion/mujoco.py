@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo sets its clock to 0, by which `step` finds it."""
+"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo resets its clock to 0, so `step` finds it."""
 
 
 def load_model(spec: Spec) -> Any:
@@ -71,7 +71,7 @@ class Physics:
     """W simulations of one model, on either engine."""
 
     state: dict[str, Tensor]
-    """MuJoCo's name -> tensor that changes with the simulation, see `Spec`. The next step reads 'ctrl'."""
+    """MuJoCo's name of a field -> its tensor, which changes with the simulation. Set 'ctrl' before a step."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float

@@ -70,7 +70,7 @@ class Film(NamedTuple):
 
 @torch.no_grad()
 def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
-    """Return an episode with the actions [1, A] of `act`. `env` has one world, which has just been reset.
+    """Run an episode with the actions [1, A] of `act` and return it. `env` has one world, which has just been reset.
 
     Raises InputError for an action that is not finite.
     """
@@ -106,7 +106,7 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
             lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
             reason = shorten(lines[-1], 120, placeholder="...")
     backend = os.environ.get("MUJOCO_GL", "egl and osmesa")
-    raise InputError(f"MuJoCo cannot draw with MUJOCO_GL={backend} ({reason}); {INSTALL}, and unset MUJOCO_GL")
+    raise InputError(f"MuJoCo cannot draw with backend {backend} ({reason}); {INSTALL}, and leave MUJOCO_GL unset")
 
 
 def gif(film: Film) -> bytes:

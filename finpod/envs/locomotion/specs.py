@@ -75,7 +75,7 @@ def upright(low: float, high: float) -> Callable[[State], Tensor]:
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return [W] bool: True if the torso is above 0.7 m and within 0.2 rad of upright, and no value beyond 100."""
+    """Return [W] bool: True if the torso is above 0.7 m, its tilt below 0.2 rad, all angles and speeds below 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
@@ -121,7 +121,7 @@ class Spec:
     action_limit: float = 1.0
     """Bound of the action space. Larger controls have no larger effect, but a larger cost."""
     reads: tuple[str, ...] = ()
-    """Derived fields and model constants that the functions read."""
+    """Derived fields and model constants that the functions of this task read."""
     observe: Callable[[State], Tensor]
     """State -> observation [W, S]."""
     position: Callable[[State], Tensor] = forward

@@ -9,7 +9,7 @@ It differs from MuJoCo on the CPU:
   depends on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by
   at most 0.03 (metres, radians); the median is 1e-7. With an elliptic cone in both engines, the maximum is 4e-7.
 
-The figures were measured on Warp's CPU device. The CUDA graphs, which tests/test_warp.py tests, have not run on a GPU.
+The numbers were measured on Warp's CPU device. The CUDA graphs, which tests/test_warp.py tests, have not run on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Memory is reserved for at least this many worlds. They share it, and a few may all need the most at once."""
+"""Memory is reserved for at least this many worlds. All worlds share it, and a few may need the most at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
