@@ -35,7 +35,10 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the first index at or after sessions[index] + `times` spans; -1 or len(sessions) outside the data."""
+        """Return the index of the first session at or after sessions[index] + `times` spans.
+
+        Return -1 if this date is before the data, and len(sessions) if it is after.
+        """
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
         offset = pd.DateOffset(months=times * self.length * (12 if self.unit == "y" else 1))
@@ -44,7 +47,7 @@ class Span(NamedTuple):
 
 
 def as_span(length: str | int, what: str) -> Span:
-    """Return a length: '4y' is calendar years, '6m' calendar months, 126 or '126' sessions. Else raises InputError."""
+    """Return the `Span` of '4y' or '6m' (calendar years or months), 126 or '126' (sessions). Else raises InputError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
         raise InputError(f"{what} is {length!r}; write 4y, 6m or 126 (years, months, sessions), above 0", argument=what)
@@ -55,8 +58,8 @@ def as_span(length: str | int, what: str) -> Span:
 class Segment:
     """Windows of one agent, each with its first and last session as text. With intraday bars, `test` has times as well.
 
-    A test's returns go from its first close to the first close of the next test. `decides_from` is the last row that
-    the first decision sees: the first row of the test, or with close fills the row before that.
+    The returns of a test go from its first close to the first close of the next test. `decides_from` is the last row
+    that the first decision sees: the first row of the test, or with close fills the row before that.
     """
 
     train: tuple[str, str]
@@ -153,7 +156,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
 def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return ((first, last) session of training, (first, last) of validation) of the test that begins on `day`."""
+    """Return (first, last) session of training and of validation, as indices, for the test that begins on `day`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:

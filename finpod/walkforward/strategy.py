@@ -1,6 +1,7 @@
-"""`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; figures of each segment.
+"""`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; performance of each segment.
 
-Each ensemble takes over the positions and cash of the previous one. Nothing is sold, and no day counts twice.
+Each ensemble takes over the positions and cash of the previous one: nothing is sold between segments, and no day
+counts twice.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "fea
 class WalkForward(Strategy):
     """Strategy that trades one account with the agents of all segments. The agent of the day's segment decides.
 
-    The first agent also decides before the first segment. Each of the `variants` has one seed, or one member, in all
-    segments. Raises StrategyError if an agent was trained or selected on or after the first day of its test.
+    The first agent also decides before the first segment. Each of the `variants` uses the same seed, or the same
+    member, in all segments. Raises StrategyError if an agent was trained or selected on or after the first day of its
+    test.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class WalkForward(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One walk-forward for each name of a variant that all agents have."""
+        """One walk-forward for each name of a variant that every agent has."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -121,11 +123,12 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """Return the result with figures of segments in `agent["segments"]` and a correlation in `agent["walk_forward"]`.
+    """Return the result with performance by segment, `agent["segments"]`, and a correlation, `agent["walk_forward"]`.
 
     Each segment gets 'out_of_sample_score' (information ratio of the returns over equal weight, less its standard
-    error), 'total_return', 'benchmark', 'equal_weight' and 'over_equal_weight'; NaN where undefined. A segment ends at
-    the first close of the next one's test. 'rank_correlation' is Spearman's, of validation and out-of-sample scores.
+    error), the total returns 'total_return' (of the strategy), 'benchmark' and 'equal_weight', and 'over_equal_weight'
+    (total_return - equal_weight); NaN where undefined. A segment ends at the first close of the next segment's test.
+    'rank_correlation' is Spearman's correlation of the validation scores with the out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [

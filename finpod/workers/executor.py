@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from finpod.errors import FinpodError, InputError, first_line, require_number
 
 Work = Callable[[Any, Any], Any]
-"""Function (context, piece) -> result. One call is a piece of work. The context is the same for all pieces."""
+"""Function (context, piece) -> result. `piece` describes a piece of work. The context is the same for all pieces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Placement(NamedTuple):
 
 
 class Completed(NamedTuple):
-    """A piece of work that succeeded, with its key, the value that it returned, and where it ran."""
+    """A piece of work that succeeded: its key, the value that it returned, and where and when it ran."""
 
     key: str
     result: Any
@@ -68,7 +68,7 @@ class Completed(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A piece of work that failed or was lost, with its key, and the reason in one line."""
+    """A piece of work that failed or was lost: its key, and the reason in one line."""
 
     key: str
     reason: str
@@ -88,7 +88,7 @@ class Executor(Protocol):
         """Begin a piece, or queue it."""
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Return the pieces that have ended, waiting up to `timeout` seconds for the first."""
+        """Wait up to `timeout` seconds until a piece ends, and return all pieces that have ended."""
 
     def describe(self) -> str:
         """Return a short description of the process or cluster that runs the pieces."""

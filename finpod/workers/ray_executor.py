@@ -1,8 +1,8 @@
 """`RayExecutor`: runs pieces of work as Ray tasks, on this machine or on a cluster, which may grow and shrink.
 
-Only the driver, the process of the executor, has state. A Ray task is a pure function. If a process or node dies, only
-the pieces that ran there are lost, and the driver starts these pieces again. The context is put into the object store
-once. All processes of a node read the same copy.
+Only the driver, the process with the `RayExecutor`, has state. A Ray task is a pure function. If a process or node
+dies, only the pieces that ran there are lost, and the driver starts these pieces again. The context is put into the
+object store once. All processes of a node read the same copy.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ _CONTEXTS: dict[str, Any] = {}
 class RayExecutor:
     """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. Pickling `context` should
-    not copy its arrays. In the worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises
-    InputError if Ray is not installed, cannot start or cannot be reached, or if this machine is too small for a pod.
+    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. Large arrays in
+    `context` should be NumPy arrays, which the processes of a node share. In the worker, `work` receives
+    `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray is not installed, cannot start or
+    cannot be reached, or if this machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
