@@ -20,14 +20,16 @@ SCORES = {
 FEW = 4
 """Smallest number of trials for a probability of overfitting."""
 ROOM = 2.5e8
-"""Largest memory, in bytes, for a probability of overfitting. A combination takes about 50 bytes per trial."""
+"""Largest memory, in bytes, for a probability of overfitting. Each way to choose half of the blocks of days takes about
+50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
-    `best`, `mean` and `sd` (ddof 1) describe the scores of the `trials` with a score. `expected` is the expected best
-    score of as many trials without skill; NaN if no trial has returns. `alike` is that of trials with equal skill.
+    `trials` is the number of trials with a score; `best`, `mean` and `sd` (ddof 1) describe their scores. `expected` is
+    the expected best score of as many trials without skill; NaN if no trial has returns. `alike` is the expected best
+    score of as many trials that all have the skill `mean`.
     `overfitting` is the probability that the best trial on half of the days is below the median on the other half.
     """
 

@@ -25,7 +25,7 @@ class Evolver:
 
     seed: int
     config: Any
-    """Learner settings of the first agent. Other agents differ only in settings with bounds (`bounds` of the learner)."""
+    """Learner settings of the first agent. Other agents differ only in the settings in the learner's `bounds`."""
     space: Space
     """Settings of the task that vary."""
     restart_rate: float
@@ -35,8 +35,8 @@ class Evolver:
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
         """Return the trials of a round. In the first round all agents are untrained.
 
-        In later rounds, the better half of the agents continues. Each agent of the other half is replaced by a mutated
-        copy of a better agent, or by a fresh agent, which then trains for the steps of all rounds so far.
+        In later rounds, the better half continues. Each agent of the other half is replaced by a mutated copy of a
+        better agent, or by an untrained agent with new settings. This one trains for the steps of all rounds so far.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -59,9 +59,9 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent is compared with all agents that have reached its level of experience. An agent in the better half of
-        these (at least two) continues, and is copied once. Agents at the highest level come first. If no agent is due,
-        a new one begins. The first `agents` agents, and a fraction `restart_rate` of later ones, get settings from
+        An agent is compared with all agents that have reached its level of experience. If these are at least two, each
+        agent in their better half continues and is copied once. Agents at the highest level come first. If no agent is
+        due, a new one begins. The first `agents` agents, and a fraction `restart_rate` of later ones, get settings from
         `begin`. The others get mutated settings of an ended trial, drawn with weights from n (best of n) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
@@ -78,7 +78,7 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
     def begin(self, index: int, random: np.random.Generator) -> Settings:
-        """Return the settings of an untrained agent: `config` for the first, else a variation of it or fresh ones."""
+        """Return the settings of an untrained agent: `config` for the first, else a changed `config` or new ones."""
         if index and random.random() < self.restart_rate:
             return self.fresh(index, random)
         config = vary(self.config, self._bounds(), random) if index else self.config

@@ -32,7 +32,7 @@ class History:
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Rows with 'agent', 'window' and figures, for the ensemble and its members; empty for an unfinished run."""
+    """Rows with 'agent', 'window' and metrics, for the ensemble and its members; empty without an ensemble."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -99,7 +99,7 @@ def _logs(place: Store) -> dict[str, int]:
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name` of a tournament. Its trials have `kept`, and returns in excess of the baseline."""
+    """Return the log `name` of a tournament. `kept` is set in its trials, and the baseline subtracted from returns."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

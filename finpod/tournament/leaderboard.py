@@ -111,7 +111,7 @@ class Trial:
     steps: int = 0
     """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 without a checkpoint."""
     places: tuple[Placement, ...] = ()
-    """Process and time of each slice of training that succeeded."""
+    """Process and time of each finished slice of training, which is the part up to the next checkpoint."""
     lost: tuple[Loss, ...] = ()
     reason: str = ""
     """Reason of a failure; empty unless the trial has failed."""

@@ -34,7 +34,7 @@ class TrialLog:
         self.header: Mapping[str, Any] = {}
         """Plan, settings, task and versions in the last 'begin' record; empty if there is no such record."""
         self.origin: Mapping[str, Any] = {}
-        """Entry 'run' of the same record; see `Recorded`."""
+        """Entry 'run' of the same record, with settings of the training process; see `Recorded`."""
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""
@@ -143,7 +143,7 @@ def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
 
 
 def exists(place: Store, name: str) -> bool:
-    """Return True if an appendable file exists."""
+    """Return True if a file that `Store.append` has written exists."""
     return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
 
 

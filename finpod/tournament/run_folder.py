@@ -1,7 +1,7 @@
 """`RunFolder`: the folder or URL of an unfinished run. One driver at a time begins, resumes, forks and finishes a run.
 
 A driver is a process that trains the agents of a run. The log records all settings, so that a run can be resumed by its
-name alone. The header has those that decide whether agents are comparable, the entry `run` those of the driver.
+name alone. Its header has the settings that decide whether agents are comparable, its entry 'run' the others.
 """
 
 from __future__ import annotations
@@ -132,14 +132,15 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Settings of an unfinished run, as recorded by its last driver.
+    """Settings of an unfinished run, as recorded by its last driver, the process that trained its agents.
 
     `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first
-    tournament, and `config` the settings of the learner of the first agent. The other fields are the entry 'run' of the
-    log. The output folder `out` and the `storage` (None: OUT.unfinished) are absolute paths. `seeds` are those of the
-    tournaments. `features` are the names of the requested features (None: the default features, or a task without a
-    market). `functions` names the features that are functions, which a log cannot store. `market` has the arguments of
-    `load_market`; empty if it was not called. `metadata` has further values for the next driver.
+    tournament, and `config` the settings of the learner of the first agent. The other fields are read from the log's
+    entry 'run'. `out` is the absolute path of the output folder. `storage` is a URL, an absolute path, or None for
+    OUT.unfinished. `seeds` are those of the tournaments. `features` are the names of the requested features (None: the
+    default features, or a task without a market). `functions` names the features that are functions, which a log cannot
+    store. `market` has the arguments of `load_market`; empty if it was not called. `metadata` has further values for
+    the next driver.
     """
 
     where: str
@@ -176,7 +177,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """Return the unfinished run at `storage`, or `run`: a URL, its folder or output folder, here or in strategies/.
+    """Return the unfinished run at `storage`, or at `run`: its URL, folder or output folder, here or in strategies/.
 
     Raises InputError if there is no such run.
     """
@@ -192,7 +193,10 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
 
 
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
-    """Return True if a command with `--resume run` may start a new run: `run` names its output, and has no unfinished run."""
+    """Return True if `--resume run` may start a new run in the folder `out`, because there is none to resume.
+
+    `run` must be the `storage`, or name `out` or OUT.unfinished, and there must be no unfinished run.
+    """
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
     return run == storage or any(Path(one.where).absolute() == unfinished(out.absolute()) for one in places_of(run))

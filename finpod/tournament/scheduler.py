@@ -35,7 +35,7 @@ from finpod.workers.ray_executor import RayExecutor
 T = TypeVar("T")
 
 WAIT = 0.5
-"""Most seconds between two calls of `watch`."""
+"""Largest number of seconds between two calls of `watch`."""
 
 
 class Scheduler:
@@ -43,8 +43,8 @@ class Scheduler:
 
     Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where`
     describes the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix
-    times. `latest` is the trial that has ended since the last call, or None. `losses` are those of the last trial that
-    ended. `remark` is a message since the last call, or empty; in the first call, it is the argument `remark`.
+    times. `latest` is the trial that has ended since the last call, or None. `losses` are the losses of the last trial
+    that ended. `remark` is a message since the last call, or empty; in the first call, it is the argument `remark`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Scheduler:
                 return
 
     def _draw(self) -> Trial | None:
-        """Draw and log the next trial of an asynchronous tournament, and return it; None if all are drawn or it is stopped."""
+        """Draw, log and return the next trial of an asynchronous tournament; None if all are drawn or it stops."""
         number = len(self.board.trials)
         if number >= self.plan.most_trials or self.stopped(number):
             return None
@@ -215,7 +215,7 @@ class Scheduler:
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
 
-        All rules except `seconds` depend only on the draws: the tournament stops at the same trial on every executor.
+        All rules except `seconds` depend only on the trials drawn before it, not on the speed of the executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:
@@ -293,7 +293,7 @@ def run(
 
 
 def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
-    """Return an executor, in this process or on Ray. Raises InputError if Ray is missing or too small for a pod."""
+    """Return an executor, in this process or on Ray. Raises InputError if Ray cannot be used; see `RayExecutor`."""
     if not pods.ray:
         return InlineExecutor(run_slice, setup)
     restore = partial(from_shared, device="cuda" if pods.gpus else setup.device)

@@ -48,7 +48,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Size and mode of a tournament. The rounds of an asynchronous tournament are levels of experience.
+    """Size and mode of a tournament. In an asynchronous tournament, rounds are levels of experience.
 
     The steps of an agent include those of its ancestors.
     """
@@ -70,7 +70,7 @@ class Plan:
     retries: int = 3
     """Number of times that lost training is repeated from the last checkpoint before the trial fails."""
     alike: float = ALIKE
-    """Largest correlation between two selected agents, of their validation returns in excess of the baseline."""
+    """Largest correlation of validation returns, minus those of the baseline, between two selected agents."""
     restart_rate: float = 0.25
     """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     stop: Stop = field(default_factory=Stop)
@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return an agent's steps at the end of round `level`, from 1: a multiple of `update`, larger in each round."""
+        """Return an agent's steps after round `level` (from 1): a multiple of `update`, larger in each round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 

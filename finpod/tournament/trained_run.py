@@ -50,7 +50,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
 
 
 def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """Return a row for a trial with the settings that the search may vary. For a set, such as features: its size."""
+    """Return a trial as a dict, with the settings that the tournament may vary. A set of features becomes its size."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
@@ -84,7 +84,7 @@ class TrainedRun:
             self.provenance: dict[str, Any] = dict(content["provenance"])
             self.files, self.trials = tuple(map(str, content["members"])), int(content["trials"])
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.folder / TRAINED} lacks a valid entry: {error}; train again") from error
+            raise CheckpointError(f"{self.folder / TRAINED} is damaged or incomplete: {error}; train again") from error
 
     @property
     def name(self) -> str:
