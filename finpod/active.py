@@ -1,4 +1,4 @@
-"""Metrics of a stock agent relative to its baseline, an account that holds the anchor: return, risk and weights."""
+"""Metrics of a stock agent relative to its baseline: an account that holds the anchor, the portfolio to beat."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return the metrics of the account `path` relative to `baseline`. Both begin at row `first`. NaN if undefined.
+    """Return metrics of the account `path` relative to `baseline`, NaN if undefined. Both begin at market row `first`.
 
     'excess'             CAGR of the account minus CAGR of the baseline
-    'information_ratio'  mean / standard deviation of the active returns (account minus baseline), annualised; 0 if the
-                         active returns are constant
+    'information_ratio'  mean / standard deviation of active returns (account minus baseline), annualised; 0 if constant
     'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which is large for
                          short windows
     'tracking_error'     standard deviation of the active returns, annualised
-    'effective_names'    1 / sum of w^2 (Herfindahl 1950), w being the weights scaled to a sum of 1; mean of the closes
-    'rank_correlation'   Spearman's correlation of active weights with the returns to the next fill, mean over decisions
+    'effective_names'    1 / sum of w^2 (Herfindahl 1950), w being the weights scaled to a sum of 1; mean over closes
+    'rank_correlation'   Spearman's correlation of active weights with returns from fill to fill, mean over decisions
     'turnover'           (buys + sells) / equity, per year
     """
     curves = path.equity.numpy(), baseline.equity.numpy()
@@ -55,7 +54,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return the yearly information ratio of active returns [n], 0 if they are constant, and its standard error."""
+    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio of constant ones is 0."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -85,7 +84,7 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
     """Return (correlations [R], counts [R]): Spearman's correlation of each row of `one` with the same row of `other`.
 
-    Both have shape [R, N]. Only pairs of finite values are used and counted. NaN for one pair, none, or a constant row.
+    Both have shape [R, N]. Only pairs of finite values are used and counted. NaN for under two pairs or a constant row.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
@@ -97,6 +96,6 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the agents whose validation tracking error is below `SMALL`, from rows with one agent and window each."""
+    """Return the agents with a validation tracking error below `SMALL`. `figures` has a row per agent and window."""
     lines = (line for line in figures if line["window"] == "validation")
     return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]

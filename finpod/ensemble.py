@@ -30,9 +30,9 @@ class Ensemble(Strategy):
     """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
     A member decides with the mean action of its policy. Members have the same task, and can trade any market that has
-    their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments.
-    `log` has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n]
-    has the validation returns of the baseline, an account that holds the anchor.
+    their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their searches. `log`
+    has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n] has
+    the validation returns of an account that holds the anchor, the portfolio to beat.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One ensemble for each tournament, or each member if there was one tournament. Empty for one member."""
+        """One ensemble for each tournament; if there was one tournament, each member. Empty for a single member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -136,7 +136,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write a folder atomically: `ensemble.json`, the members' checkpoints, and `beside` (file name -> content)."""
+        """Write a folder atomically: `ensemble.json`, checkpoints, and the files `beside` (file name -> content)."""
         names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)

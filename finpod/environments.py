@@ -59,7 +59,7 @@ def make_env(
     threads of the physics engine) and `max_failures` (see `LocomotionEnv`).
 
     `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, an
-    argument for markets with a locomotion task, an invalid seed, and an unavailable device.
+    argument that only "stocks" takes given with a locomotion task, an invalid seed, and an unavailable device.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}

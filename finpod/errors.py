@@ -14,10 +14,10 @@ def first_line(error: BaseException) -> str:
 
 
 class FinpodError(Exception):
-    """Base class of the exceptions of finpod. The text is one line with the bad value and the fix. The exit code is 2.
+    """Base class of the exceptions of finpod. The text is one line that names the bad value and says how to correct it.
 
-    `argument` is the name of the argument or setting with the error, or None. Texts use Python names such as `fee_bps`
-    or `overwrite=True`; the command line replaces these names by its options.
+    The exit code of the command line is 2. `argument` is the name of the bad argument or setting, or None. Texts use
+    Python names such as `fee_bps` or `overwrite=True`; the command line replaces these names by its options.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:

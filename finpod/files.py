@@ -38,7 +38,7 @@ _PARTS = re.compile(
 )
 """Names of the files and folders that an output folder may contain besides its marker file."""
 UNFINISHED = ".unfinished"
-"""Suffix that is appended to the name of an output folder to name the folder of its unfinished run."""
+"""Suffix of the folder that holds a run until it is finished: OUT.unfinished for the output folder OUT."""
 
 Progress = Callable[[str, float], None]
 """Function that receives a description of the current step, and the fraction of the work that is done, from 0 to 1."""
@@ -71,8 +71,8 @@ def write_text(path: Path, content: str) -> None:
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
     """Raise InputError unless the folder `path` can be written. Call this function before a long computation.
 
-    With `overwrite`, a folder is replaced if it is empty or has one output of finpod and nothing else. The output must
-    be of the kind `marker`, a key of `KINDS`; None allows any kind. The current folder and its parents are kept.
+    With `overwrite`, the folder may exist if it is empty, or contains one output of finpod of the kind `marker` and
+    nothing else. `marker` is a key of `KINDS`; None allows any kind. The current folder and its parents are refused.
     """
     with _writing(path):
         here = Path.cwd()
@@ -84,7 +84,7 @@ def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None
 
 
 def require_free_file(path: Path, overwrite: bool) -> None:
-    """Raise InputError unless the file `path` can be written. `overwrite` allows to replace an existing file."""
+    """Raise InputError unless the file `path` can be written. A file that exists is allowed only with `overwrite`."""
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder, not a file; move it away or choose another name")

@@ -37,7 +37,7 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     it defines several strategies, the class name is required. The class is called without arguments.
 
     Raises InputError for a strategy that does not exist, CheckpointError for a damaged folder, and StrategyError for a
-    folder without agents that can trade and for a file without a usable Strategy (with file and line).
+    folder without agents that can trade and for a file without a usable Strategy (the text names file and line).
     """
     if isinstance(spec, Strategy):
         return spec
@@ -83,8 +83,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
     The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
-    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run or lacks the class
-    and, if no class is given, for a file with no task or several tasks.
+    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run or does not define
+    the class. If no class is given, it is also raised for a file with no task or with several tasks.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -98,7 +98,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """Return the functions that a Python file defines, except those with a private name or that of a built-in feature.
+    """Return the public functions that a Python file defines, except those named like a built-in feature.
 
     Raises InputError if the file does not exist, and StrategyError if it cannot be run or defines no such function.
     """
@@ -137,7 +137,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the error as 'line 3: NameError: ...', with the last line of the file in the traceback."""
+    """Return the error as 'line 3: NameError: ...'. The line is the last one of the file `path` in the traceback."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -152,7 +152,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of a file's class `wanted`; if empty, of the only subclass of `base` with members `needed`."""
+    """Return an instance of a file's class `wanted`; if '', of its only subclass of `base` with members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

@@ -26,7 +26,7 @@ PPO = {
 }  # fmt: skip
 """PPO settings for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on KL divergence."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
-"""Bounds of the PPO settings that a tournament draws."""
+"""Bounds between which a tournament chooses PPO settings at random."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,14 +61,14 @@ class LocomotionTask(Task):
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
-        """Return the score of 20 deterministic episodes: mean, deviation and minimum of returns, and mean length."""
+        """Return the score of 20 deterministic episodes: mean, standard deviation and minimum return; mean length."""
         returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
         figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
         figures["mean_length"] = lengths.double().mean()
         return Score({name: value.item() for name, value in figures.items()})
 
     def space(self) -> Space:
-        """Return the space of an agent's settings: network width and learner. The initial noise is the same for all."""
+        """Return the search space: network width and learner settings. All agents begin with the same action noise."""
         return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-All metrics are fractions, not percentages. A divisor below 1e-12 per period is a rounding error, so its ratio is NaN.
-From its first value at or below zero on, a curve counts as zero, and all later returns are zero. Leading NaN are
+All metrics are fractions, not percentages. A ratio is NaN if its divisor is below 1e-12 per period (a rounding error).
+From its first value at or below zero on, a curve is set to zero, and all later returns are zero. Leading NaN are
 skipped, because the curve has not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy
 arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are arrays [E].
 """
@@ -63,7 +63,7 @@ class Drawdown:
     valley: np.datetime64  # date of the lowest value
     recovery: np.datetime64 | None  # first later date at or above the peak; None if there is none
     depth: float  # lowest value / value at the peak - 1
-    sessions: int  # number of sessions from the peak to the recovery, or to the end of the curve
+    sessions: int  # number of values (of a daily curve: sessions) from the peak to the recovery, or to the end
 
 
 def metrics(
@@ -72,8 +72,8 @@ def metrics(
     """Return the metrics of an equity curve [n + 1] or [n + 1, E], initial cash first, or of `returns` [n] or [n, E].
 
     `risk_free` is a yearly rate. By default, `periods_per_year` is measured from the dates of a Series or frame;
-    without dates it is 252. Issues a PeriodsWarning if the dates contradict the number, or are too few for a
-    measurement. Raises InputError unless exactly one of `equity` and `returns` is given; for an empty input, gaps and
+    without dates it is 252. Issues a PeriodsWarning if the dates contradict the given number, are too few, or give an
+    unusual one. Raises InputError unless exactly one of `equity` and `returns` is given; for an empty input, gaps and
     infinities; for a curve that does not start above zero; and for dates that do not increase.
     """
     if (equity is None) == (returns is None):
@@ -103,9 +103,9 @@ def metrics(
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
-    Only dates on which both have a value count, so a return may span a gap. Two pandas objects are joined on their
-    session dates in any time zone, or on their times if intraday; inputs without dates must have equal lengths. Undefined
-    metrics are NaN. Raises InputError for unequal lengths, a curve that does not start above zero, and unordered dates.
+    Dates on which a curve or the benchmark has no value are left out, so a return may span a gap. Two pandas objects
+    are joined on their local dates, or local times if intraday. Other inputs must have equal lengths. Undefined metrics
+    are NaN. Raises InputError for unequal lengths, a curve that does not start above zero, and dates out of order.
     """
     curve, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))
@@ -135,14 +135,14 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    A return next to a missing value is NaN. A pandas Series gives a Series with the later of each return's two dates.
+    A return next to a missing value is NaN. A pandas Series gives a Series; each return has the later of its two dates.
     """
     steps = _steps(_ruined(_array(equity)))
     return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
 
 
 def drawdowns(equity: Any) -> Array:
-    """Return the drawdowns (value / highest value so far - 1) of a curve [T] or [T, E]; NaN where it has no value."""
+    """Return the drawdowns (value / highest value so far - 1) of a curve [T] or [T, E]; NaN where the curve is NaN."""
     curve = _ruined(_array(equity))
     peak = np.fmax.accumulate(curve, axis=0)
     return np.where(peak > 0, curve / np.where(peak > 0, peak, 1.0) - 1, np.nan)
@@ -171,7 +171,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Return the Sharpe ratio [n] or [n, E] of the `window` returns up to each return; NaN for the first window - 1."""
+    """Return the yearly Sharpe ratio [n] or [n, E] of the `window` returns up to each date; NaN for fewer returns."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
@@ -180,7 +180,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] of `window` returns up to each; NaN for the first window - 1."""
+    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each date; NaN for fewer returns."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
@@ -223,7 +223,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1 and stays 1 over leading NaN. Once it is zero, both stay zero."""
+    """Return (curve, returns). The curve starts at 1 and is 1 over leading NaN. Once the curve is 0, both stay 0."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -245,7 +245,7 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
 
 
 def _first(values: Array) -> Array:
-    """Return the first value that is not NaN, [] or [E]."""
+    """Return the first value of each curve that is not NaN; shape [] or [E]."""
     row = (~np.isnan(values)).argmax(axis=0)
     return np.take_along_axis(values, np.expand_dims(row, 0), axis=0)[0]
 
@@ -270,7 +270,7 @@ def _deviation(steps: Array) -> Array:
 
 
 def _ratio(value: Array, divisor: Array) -> Array:
-    """Return value / divisor, NaN where the divisor is NaN or counts as zero."""
+    """Return value / divisor; NaN where the divisor is NaN or below `DUST`."""
     sound = np.asarray(divisor) >= DUST
     return np.where(sound, value / np.where(sound, divisor, 1.0), np.nan)
 
@@ -301,7 +301,7 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
         return curve[rows], other[benchmark_rows], dates[rows]
     if other.ndim != 1 or len(curve) != len(other):
         raise InputError(
-            f"the benchmark has shape {other.shape}, and the curve {curve.shape}; pass a benchmark of {len(curve)} values",
+            f"the benchmark has shape {other.shape}, and the curve {curve.shape}; pass {len(curve)} benchmark values",
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates

@@ -55,7 +55,7 @@ class Periods(NamedTuple):
     bars_per_session: float  # median number of bars on one date; 1 for daily and longer bars
     rate: float  # sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates
     is_measured: bool  # whether there were enough dates for a measurement
-    note: str  # reason why the number may be wrong; empty for a usual number
+    note: str  # reason why the number of sessions may be wrong; empty for a usual number
 
     @property
     def per_year(self) -> float:
@@ -140,8 +140,8 @@ def describe(periods_per_year: float, sessions_per_year: float) -> str:
 def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
     """Return `periods_per_year`, or else the number measured from `dates` [T], or else `DEFAULT`.
 
-    Issues a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the number or are too few.
-    Raises InputError for a number that is not positive and finite.
+    Issues a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the given number, are too few
+    for a measurement, or give an unusual number. Raises InputError for a number that is not positive and finite.
     """
     if periods_per_year is not None:
         number = check_periods(periods_per_year)
@@ -164,10 +164,10 @@ def session_dates(dates: Any) -> Array:
 
 
 def dates_of(values: Any, what: str) -> Array | None:
-    """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time; None for other labels.
+    """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time.
 
-    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Raises InputError for a date that is missing,
-    repeated or out of order. Other labels of pandas objects must increase as well.
+    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Returns None if there is no index or it holds no
+    dates. Raises InputError for unreadable dates, and for labels that are missing, repeated or out of order.
     """
     index: Any = getattr(values, "index", None)
     if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method

@@ -19,7 +19,7 @@ LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
-    """Pickler that includes the code and the file names of the user's modules. It empties the caches of functions."""
+    """Pickler that includes the code and the file names of the user's modules. Caches of functions are left out."""
 
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 GRAVE = frozenset({"in_sample", "look_ahead", "ruined"})
-"""Codes of the warnings with which the figures say nothing about future returns."""
+"""Codes of grave warnings. The figures of a result with such a warning say nothing about future returns."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped" (the data have no row before the start to decide on), "delisted", or the reason why an order was
-    not filled: "not_member", "no_price", "no_cash" or "no_whole_share".
+    `code` is "skipped" (the first decision was skipped, because the data have no row before the start), "delisted", or
+    the reason why an order was not filled: "not_member", "no_price", "no_cash" or "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD

@@ -18,7 +18,7 @@ from finpod.trading.ledger import Costs
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Names of the metrics that `spread` and `agent_spread` contain."""
 SHORT_HISTORY = 20
-"""Number of sessions with a return below which annualised figures are marked as unreliable."""
+"""Annualised figures are marked as unreliable if fewer sessions than this have a return."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
 """Setting -> strategy -> figure -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
@@ -30,7 +30,7 @@ class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
     `strategy` and `benchmark` are names. n is the number of returns, so a curve has n + 1 points. The first point is
-    the initial cash, at the close of the first session.
+    the initial cash, at the close of the first bar.
     """
 
     strategy: str
@@ -40,7 +40,7 @@ class BacktestResult:
     benchmark_equity: pd.Series
     """[n + 1] value of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
-    """[n + 1] value of the point-in-time equal-weight portfolio, on the same dates and at the same costs."""
+    """[n + 1] value of equal weights in those assets that are members of the universe on each date; same costs."""
     anchor_equity: pd.Series
     """[n + 1] value of the anchor, the portfolio that the strategy has to beat; same dates and costs."""
     weights: pd.DataFrame
@@ -50,7 +50,7 @@ class BacktestResult:
 
     Shares and prices are adjusted, so a position is the running sum of its shares."""
     turnover: pd.Series
-    """[n] notional bought and sold on each day / equity at the fill."""
+    """[n] notional bought plus notional sold in each bar, as a fraction of the equity at the fill."""
     costs: Costs
     fill: str
     """Price at which decisions are filled: 'open' or 'close'."""
@@ -59,7 +59,7 @@ class BacktestResult:
     anchor_every: int = 1
     """Number of bars from one rebalancing of the anchor to the next; equal to `every` of the strategy."""
     whole_shares: bool = False
-    """True if only whole shares, as traded, were bought and sold."""
+    """True if only whole shares were bought and sold, counted before adjustment for splits."""
     risk_free: float = 0.0
     """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
@@ -89,20 +89,20 @@ class BacktestResult:
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if there are none."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Figures of the decisions at other fees: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
+    """Figures of the same decisions at other fees: bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the decisions with market impact: initial cash -> strategy -> figures. These are the figures of
-    `cost_sweep`, and 'costs': the yearly costs as a fraction of the account."""
+    """Figures of the same decisions with market impact: initial cash -> strategy -> figures. They are the figures of
+    `cost_sweep` and 'costs', the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of
-    their Sharpe ratios on validation; 'ranked_sd', that of the ratios by which they were ranked (of returns in excess
-    of the baseline); 'overfitting', the probability of overfitting."""
+    their Sharpe ratios on validation; 'ranked_sd', the standard deviation of the Sharpe ratios of their returns minus
+    those of the anchor; 'overfitting', the probability that choosing the best of these ratios is overfitted."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
-    """Delistings and orders that could not be filled, in order of date."""
+    """Delistings, and decisions or orders that could not be filled, in order of date."""
     data_hash: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance of the market data. `data_hash` is the hash of their content."""
@@ -159,7 +159,7 @@ class BacktestResult:
     def candidates(self) -> int:
         """Number of results of this window from which this result may have been selected.
 
-        The number is `opened`, times `trials` if trials were compared on this window: in sample, or without training.
+        This is `opened`, times `trials` if the trials were compared on this window (in sample or without training).
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -179,9 +179,9 @@ class BacktestResult:
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Return an intraday result with only the first point and the last of each session; other results unchanged.
+        """Return the result with only the last point of each session. A daily result is returned unchanged.
 
-        If the first session has more bars, the first point is dated one weekday earlier, so n sessions have n returns.
+        The first point is also kept. If its session has more bars, it is dated one weekday earlier. Turnover is summed.
         """
         if not self.is_intraday:
             return self
@@ -193,7 +193,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """Return the rows of a curve or frame that `by_session` keeps. Empty and daily ones are returned unchanged."""
+        """Return the rows of a curve or frame that `by_session` keeps. An empty or daily one is returned unchanged."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
@@ -236,7 +236,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Variant -> its figures, and 'mean', 'sd' (ddof 1) and 'count' -> these statistics; empty without variants."""
+        """Name of a variant, 'mean', 'sd' (ddof 1) or 'count' of the variants -> figures; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property

@@ -91,7 +91,7 @@ class RiskWeighted(Strategy):
         self.weigh = weigh
         """Function from returns [t, n] (NaN only at the start of columns) to weights [n] >= 0. May raise any error."""
         self.failures = 0
-        """Number of decisions of the last run with weights of inverse volatility, because `weigh` found none."""
+        """Number of decisions of the last run for which `weigh` failed, so that inverse volatility was used."""
 
     def decide(self, view: MarketView) -> Decision:
         _require_daily(self.name, view)
@@ -149,7 +149,7 @@ def minimum_variance(returns: Array) -> Array:
 def hierarchical_risk_parity(returns: Array) -> Array:
     """Return the weights [n] of hierarchical risk parity (Lopez de Prado 2016), by skfolio.
 
-    The risk measure is the variance. Clusters use Ward linkage of the correlation distance. Data are the `common_span`.
+    Risk is the variance in the `common_span` of the returns [t, n]. Clusters use Ward linkage of correlation distance.
     """
     from skfolio.optimization import HierarchicalRiskParity
 
@@ -163,9 +163,9 @@ def common_span(returns: Array) -> Array:
 
 
 class DollarVolume(Strategy):
-    """Holds the weights of the anchor 'dollar-volume', rebalanced every 5 sessions. Needs daily bars with volumes.
+    """Holds weights proportional to the square root of dollar volume. Rebalances every 5 sessions.
 
-    Weights are proportional to the square root of dollar volume, the mean of close * volume over 63 sessions.
+    Dollar volume is the mean of close * volume over 63 sessions. Needs daily bars with volumes.
     """
 
     name = "dollar-volume"
@@ -213,15 +213,15 @@ def forecast(closes: Array, lookback: int) -> Array:
     """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
     In session h of the next five (h = 0 to 4), the signal is the return of the past `lookback` sessions. At the
-    decision, lookback - h of them are known. The score is the mean over h of the known returns, z-scored across assets.
+    decision, lookback - h of these sessions are known. The score is the mean over h of their returns, z-scored.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score). This is the strongest tilt of agents by default.
+    """Return weights [..., N] proportional to exp(tanh score). By default, agents cannot tilt more strongly.
 
-    Weaker tilts have higher information ratios after costs, because they save costs of rebalancing, not by skill.
+    Weaker tilts have higher information ratios after costs. They trade less, but do not predict better.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)

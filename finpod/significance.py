@@ -53,8 +53,8 @@ def intervals(
     for the metrics of `returns` minus those of the series [n] with this name. All series cover the same days;
     `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns, or of the returns minus
     the other series, so an interval does not depend on the remaining series. Resamples with an undefined metric are
-    skipped; if all are skipped, the bounds are NaN. Peaks of resamples differ, so a drawdown may be outside its
-    interval.
+    skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie outside its interval,
+    because resamples have other peaks.
 
     Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
     """
@@ -209,7 +209,7 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
     sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods a year, and s, g3 and g4 as in `probabilistic_sharpe`
-    (Lo 2002, Mertens 2002). Two returns, or constant ones, have the error of a ratio of zero; fewer have NaN.
+    (Lo 2002, Mertens 2002). The error of two or of constant returns is sqrt(P / (n - 1)). NaN for fewer.
     """
     if len(returns) < 2:
         return math.nan
@@ -236,8 +236,8 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     into `splits` blocks whose lengths differ by at most one. Each half of the blocks is in sample once, while the other
     half is out of sample. A rank exactly at the median counts half. A constant column, which has no Sharpe ratio, ranks
     last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns
-    or two rows per block. Raises InputError for another shape, NaN, infinities, and a number of splits that is odd or
-    not within 2..20. The memory is about 50 bytes per combination and column.
+    and for fewer than two rows per block. Raises InputError for another shape, NaN, infinities, and a number of splits
+    that is odd or not within 2..20. The memory is about 50 bytes per combination and column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
@@ -261,7 +261,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
 
 def _half_sharpes(table: Array, splits: int) -> Array:
-    """Return Sharpe ratios per period [C, M] in the C halves of the blocks, in lexicographic order; -inf: undefined."""
+    """Return Sharpe ratios per period [C, M], -inf if undefined. Row c is for the c-th choice of half of the blocks."""
     rows = len(table)
     edges = np.arange(splits) * rows // splits
     halves = np.array(list(combinations(range(splits), splits // 2)))

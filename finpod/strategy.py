@@ -23,9 +23,9 @@ SETS_KEPT = 2
 
 
 class FeatureTable:
-    """Raw features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
+    """Unscaled features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
 
-    The tables of the last feature sets are cached. Agents that observe different features share the columns.
+    The last `SETS_KEPT` tables are cached. Each has the features of one call of `get`; tables share computed columns.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -55,7 +55,7 @@ class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
     Windows have shape [k, N], oldest row first. Prices are adjusted. A value is NaN where there is no bar and before
-    the data begin; gaps are not filled. Arrays are read-only. With close fills, the decision row precedes the fill row.
+    the data begin; gaps are not filled. Arrays are read-only. The decision is filled at the next row's open or close.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MarketView:
 
     @property
     def date(self) -> np.datetime64:
-        """Session of the decision row."""
+        """Date of the decision row: its session, or its New York time if the bars are intraday."""
         return self._market.dates[self._row]
 
     @property
@@ -103,17 +103,17 @@ class MarketView:
 
     @property
     def tradable(self) -> Array:
-        """[N] bool mask of the assets that have a bar on the decision day."""
+        """[N] bool mask of the assets that have a bar in the decision row."""
         return self._market.has_bar[self._row]
 
     @property
     def member(self) -> Array:
-        """[N] bool mask of the assets in the universe on the decision day."""
+        """[N] bool mask of the assets that are members of the universe in the decision row."""
         return self._market.member[self._row]
 
     @property
     def factor(self) -> Array:
-        """[N] ratio of adjusted price to price as traded on the decision day, NaN where there is no bar."""
+        """[N] adjusted price / price at which the asset traded, in the decision row; NaN where there is no bar."""
         factor = self._market.factor
         return np.where(self.tradable, 1.0, np.nan) if factor is None else factor[self._row]
 
@@ -147,7 +147,7 @@ class MarketView:
         return self._last(self._market.benchmark_close, "benchmark", k)
 
     def extra(self, column: str, k: int) -> Array:
-        """Return the values [k, N] of a user's column known at each of the last k rows; NaN before the first value.
+        """Return the values [k, N] of a user's column, as known at each of the last k rows; NaN before the first value.
 
         Raises InputError for a column that the market does not have.
         """
@@ -172,11 +172,11 @@ class MarketView:
         return resolve(self._market, names)[1]
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """Return the raw features [N, F] float32 of the decision day, NaN if undefined. None: the default features."""
+        """Return the unscaled features [N, F] float32 of the decision row; NaN if undefined. None: the default ones."""
         return self._table.get(names)[1][self._row]
 
     def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """Return the raw features [k, N, F] float32 of the last k days."""
+        """Return the unscaled features [k, N, F] float32 of the last k rows."""
         return self._last(self._table.get(names)[1], "window", k)
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
@@ -222,7 +222,7 @@ class Strategy:
     tried: Sequence[Array] = ()
     """A table [n, candidates] for each selection of agents. It holds the validation returns of all candidates."""
     tried_over: Sequence[Array] = ()
-    """The returns [n] of the baseline for each table of `tried`; empty if the ranking used no baseline."""
+    """The returns [n] of the portfolio to beat, for each table of `tried`; empty if it was not used for ranking."""
     variants: Sequence[Strategy] = ()
     """Strategies from the same training with other seeds. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""

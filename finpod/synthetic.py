@@ -82,7 +82,7 @@ class SimulatedMarket(MarketData):
     """A market made by `simulate_market`."""
 
     signal: float = 0.0
-    """Correlation of the cross-sectional past return with the next day's idiosyncratic return."""
+    """Correlation of the past return, z-scored across assets, with the next day's idiosyncratic return."""
     lookback: int = HOLD
     """Number of sessions over which the past return is measured."""
 
@@ -111,9 +111,9 @@ def simulate_market(
     signal instead: it is the yearly information ratio over equal weight of the rule `oracle`, which knows the signal,
     decides every fifth session, pays 10 bps a side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
     stocks. For other numbers of stocks, ratios scale with sqrt(names / 20), which is accurate to 3 % from 20 to 50
-    stocks. Signals between `RATIOS` are interpolated. `beta_premium` is the fraction of the drift that is proportional
-    to beta: at 1, a stock of beta 2 drifts twice as fast as one of beta 1. Raises InputError for arguments out of
-    range.
+    stocks. For a ratio between two of `RATIOS`, the signal is interpolated. `beta_premium` is the fraction of the drift
+    that is proportional to beta: at 1, a stock of beta 2 drifts twice as fast as one of beta 1. Raises InputError for
+    arguments out of range.
     """
     require_number("names", names, 2, LARGEST, whole=True)
     require_number("days", days, 2, LARGEST, whole=True)

@@ -56,7 +56,7 @@ class StockTask(Task):
     validation: tuple[int, int]  # first and last row
     device: str = "cpu"  # device that holds the features and masks
     observed: tuple[str, ...] | None = None  # features that this agent observes. None: all
-    practice: TradingConfig | None = None  # `trading` with the agent's reward and costs, for training. None: `trading`
+    practice: TradingConfig | None = None  # for training: `trading` with the agent's reward and costs. None: `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -70,7 +70,7 @@ class StockTask(Task):
 
     @cached_property
     def execution(self) -> Execution:
-        """Fill prices, marks and masks of the market."""
+        """Fill prices, marks (closes at which shares are valued) and masks of the market."""
         return build_execution(self.market, self.fill, self.device)
 
     @cached_property
@@ -95,7 +95,7 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return the table: features [T, N, F], mask [T, N] of members with a bar, and the anchor [T, N] of a tilt."""
+        """Return features [T, N, F], mask [T, N] of members with a bar, and anchor [T, N] or None if it is not used."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
@@ -111,7 +111,7 @@ class StockTask(Task):
     def policy(
         self, settings: Mapping[str, Any], generator: torch.Generator | None = None
     ) -> MarketPolicy | ScorerPolicy:
-        """Return an untrained policy for the observed features; a `ScorerPolicy` if `network` is a setting."""
+        """Return an untrained policy for the observed features; a `ScorerPolicy` if `settings` has 'network'."""
         hidden, trading = settings.get("hidden", PolicySpec.hidden), self.trading
         sizes: dict[str, Any] = {"hidden": hidden, "action": trading.action, "tilt": trading.tilt}
         sizes["features"] = len(self.own_panel.names)
@@ -121,7 +121,7 @@ class StockTask(Task):
 
     @property
     def undifferentiable(self) -> str | None:
-        """Name of the setting that blocks the gradient; None if none does."""
+        """Trading setting because of which rewards are not differentiable; None if they are."""
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
@@ -179,7 +179,7 @@ class StockTask(Task):
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of the anchor on a window: rebalanced when agents decide, at their costs, without caps."""
+        """Return the path of an account that holds the anchor: same decision days and costs as agents, without caps."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
@@ -215,8 +215,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log: 'task', which must not change when the run is resumed, undefined features, the
-        title of the data, and the validation returns of the baseline."""
+        """Return entries for the log: 'task', which must not change when the run is resumed, 'undefined' (features with
+        missing values), 'data_title', and 'baseline', the validation returns of `baseline_path`."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
@@ -273,7 +273,7 @@ def make_stock_task(
 ) -> StockTask:
     """Return the task for a training window and a validation window. The task has the data up to the end of validation.
 
-    Raises InputError for windows that overlap or are too short, data without members, a bad anchor and missing volumes.
+    Raises InputError for windows that overlap or are too short, no members, a bad anchor, or a lack of volumes.
     """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:

@@ -88,12 +88,14 @@ def train(
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
     the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
-    tasks, `train` returns a `TrainedRun`. Of the keywords that define "stocks", they take only `num_envs`.
+    tasks, `train` returns a `TrainedRun`. They accept `num_envs`, but no other argument that defines "stocks".
 
     `learner` is a name in `finpod.rl.LEARNERS`. `config` holds the settings of the first agent. `steps` is the number
-    of environment steps of an agent (default: that of the task), rounded to whole rollouts. With `seeds` > 1, the
-    tournament is run that many times, with seed, seed + 1, ..., and the selected agents of all tournaments are kept.
-    `plan` has the other settings of the tournament, such as mode and stop rules. `pods` says where agents train.
+    of environment steps of an agent (default: that of the task), rounded to whole rollouts. The tournament trains
+    `agents` agents in `rounds` rounds, and selects `keep` of them. After each round, changed copies of strong agents
+    replace weak ones. With `seeds` > 1, the tournament is run that many times, with seed, seed + 1, ..., and the
+    selected agents of all tournaments are kept. `plan` has the other settings of the tournament, such as mode and stop
+    rules. `pods` says where agents train.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
     continues this run with the same settings. `fork` starts from a copy of another unfinished run, with other settings.
@@ -104,7 +106,7 @@ def train(
     the errors of a training that cannot begin, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task
-    object that lacks a member, a market for a task without market, an `out` that exists (unless `overwrite`), an
+    object that lacks a member, a `market` for a task without a market, an `out` that exists (unless `overwrite`), an
     unfinished run of this name without `resume` or `overwrite`, other settings on resuming, and a run that is in use.
     """
     require_number("seeds", seeds, 1, whole=True)
@@ -149,7 +151,7 @@ def _learning_task(
 ) -> Task:
     """Return the task for the arguments of `train`.
 
-    Raises InputError for an unknown learner, another learner's config, and a learner whose gradient the task lacks.
+    Raises InputError for an unknown learner, a config of another learner, and a learner that needs a missing gradient.
     """
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
@@ -182,7 +184,7 @@ def _stock_task(
 
 
 def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapping[str, Any]) -> Task:
-    """Return a task without a market. Raises InputError for arguments of a market."""
+    """Return the task object `task` after checks. Raises InputError for arguments that only the task "stocks" takes."""
     learning = require_task(task)
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
@@ -196,7 +198,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
     """Compute the features of stocks. Return remarks on dropped features, and on a `max_weight` too low to invest all.
 
-    Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner with the exact
+    Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
     gradient has rollouts longer than the training window.
     """
     task = setup.task

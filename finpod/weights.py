@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Return the checked weights [N] of a decision, or None. Errors become a StrategyError with strategy and day."""
+    """Return checked weights [N], or None for no trade. Errors become a StrategyError that names strategy and day."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):
@@ -100,7 +100,7 @@ class PrecomputedWeights:
     def rows(self, first: int, last: int, strategies: slice = slice(None)) -> Tensor:
         """Return the weights [last - first, S, N] float64 of the rows [first, last); NaN for decisions not to trade.
 
-        Raises StrategyError for invalid weights, and names the strategy and the earliest such day.
+        Raises StrategyError for invalid weights. The error names the strategy and the earliest day with such weights.
         """
         table = self._table[strategies, first:last].swapaxes(0, 1)
         weights = torch.empty(table.shape, dtype=torch.float64)
@@ -176,7 +176,7 @@ def _as_table(weights: Any) -> Array:
 
 
 def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
-    """Return a decision as an array; a Series or dict in the order of the tickers, with 0 for missing ones."""
+    """Return a decision as an array. Values of a Series or dict are put in ticker order, with 0 for missing tickers."""
     try:
         if hasattr(decision, "keys"):
             keys = list(decision.keys())
@@ -194,7 +194,7 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
 
 
 def _unusable(weights: Array) -> Array:
-    """Return a mask [...] of weights [..., N]: True if one is not finite or below -1e-6, or the sum above 1 + 1e-6."""
+    """Return a mask [...]: True where one of N weights is not finite or below -1e-6, or their sum is above 1 + 1e-6."""
     with np.errstate(invalid="ignore"):
         above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
         return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
