@@ -107,7 +107,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
 
 
 def _is_unread() -> bool:
-    """Return True if the reader of stdout has closed it. A BrokenPipeError may also come from a pod."""
+    """Return True if the reader of stdout has closed it. A BrokenPipeError may also come from a worker process."""
     if not hasattr(select, "poll"):
         return False
     output = select.poll()

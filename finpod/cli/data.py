@@ -129,7 +129,8 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
 @app.command()
 @options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
-    """Print the content of a market: its sessions and columns, and for each asset the bars and the days as a member."""
+    """Print the sessions and columns of a market. For each asset, print its first and last bar, and count its bars and
+    its days as a member."""
     loaded = options.load(values, options.market_path(market))
     if as_json:
         console.show_json({**_summary(loaded), "rows": _rows(loaded)})
@@ -149,7 +150,7 @@ def _target(name: str, overwrite: bool) -> Path:
 
 
 def _keep(market: MarketData, target: Path, overwrite: bool, as_json: bool, **more: Any) -> None:
-    """Save a snapshot. Print its content, `more` facts, the number of repairs and its path."""
+    """Save a snapshot. Print its content, the facts `more`, the number of repairs and the path of the snapshot."""
     from finpod.market.load import save_snapshot
 
     save_snapshot(market, target, overwrite=overwrite)
@@ -188,7 +189,7 @@ def _summary(market: MarketData) -> dict[str, Any]:
 
 
 def _rows(market: MarketData) -> list[dict[str, Any]]:
-    """Return one row per asset: its first and last bar, its number of bars, and its days as a member."""
+    """Return one row per asset: its first and last bar, its number of bars, and the number of rows as a member."""
     rows = []
     for column, ticker in enumerate(market.tickers):
         days = market.dates[market.has_bar[:, column]]

@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials, and those that failed or restarted. If more have scores, name the `command` for all."""
+    """Print the `top` trials, then failed and restarted ones. If more have scores, name the `command` to show them."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]

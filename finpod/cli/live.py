@@ -132,7 +132,8 @@ class EventFiles:
 
     The folder `seed-S` has the curves of the tournament with seed S over its finished trials: score, best score,
     validation metrics, losses of the last update, and environment steps per second. Raises InputError if tensorboardX
-    is not installed or the folder cannot be written. If a later write fails, `say` is told, and the run continues.
+    is not installed or the folder cannot be written. If a later write fails, `say` is called with the reason, and the
+    run continues without event files.
     """
 
     def __init__(self, folder: str | Path, say: Callable[[str], None] = lambda text: None) -> None:

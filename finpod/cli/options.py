@@ -61,7 +61,7 @@ Group = dict[str, Field]
 
 
 def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
-    """Return fields of a dataclass as options. The source is read, because an import could load torch for `--help`.
+    """Return fields of the dataclass `name` as options. Its source is parsed, because an import could load torch.
 
     `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option
     to the entries of its `Field` to replace.
@@ -86,12 +86,12 @@ def only(group: Group, *options: str) -> Group:
 
 
 def values_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return field -> value for a group, from the values of a command's parameters."""
+    """Return field -> value for a group, from the values of the options."""
     return {field.name: values[option] for option, field in group.items() if option in values}
 
 
 def options_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameter of a command -> value for a group, from the values of the fields."""
+    """Return option -> value for a group, from the values of the fields. The inverse of `values_of`."""
     return {option: values[field.name] for option, field in group.items() if field.name in values}
 
 

@@ -32,7 +32,9 @@ def render(
     require_number("seconds", seconds, 1e-12)
     place = next((place for place in (Path(name), Path("strategies") / name) if (place / TRAINED).is_file()), None)
     if place is None:
-        raise InputError(f"{name} is not a finished run of a locomotion task; give a folder that finpod train wrote")
+        raise InputError(
+            f"{name} is not a finished run of a locomotion task; give a folder that finpod train wrote for such a task"
+        )
     run = TrainedRun(place)
     target = out or outputs.REPORTS / f"{outputs.plain_word(run.name)}{f'-{agent}' if agent else ''}.gif"
     require_gif(target)

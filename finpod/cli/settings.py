@@ -1,4 +1,4 @@
-"""Options of a training, and the values of these options that the log of a run has."""
+"""Options of a training, and the values of these options that are recorded in the log of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Run:
     variant: Literal["standard", "full", "fast"] = "standard"
     """Variant of a locomotion task: 'full' observes contact forces, 'fast' has a cheaper integrator."""
     stop_minutes: float | None = None
-    """Stop each tournament after this many minutes; --resume counts anew."""
+    """Stop each tournament after this many minutes; --resume starts a new count."""
     storage: str | None = None
     """URL of the log and the checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
@@ -123,9 +123,9 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
 
 
 def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` except the market. Settings without an option are recorded or defaults.
+    """Return the arguments of `finpod.train` except the market. A setting without an option has its recorded value.
 
-    Raises InputError for invalid options. Reads no file.
+    If no value is recorded, it has the default. Raises InputError for invalid options. Reads no file.
     """
     from finpod.tournament.setup import Plan, Stop
     from finpod.workers.executor import Pods
@@ -202,8 +202,8 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
     if "trading" not in task:
         if "task" not in recorded.metadata:
             raise InputError(
-                f"the run {recorded.where} has the task {task.get('task')}, a Python object, which its log cannot store; "
-                "resume the run in Python with finpod.train(task, ..., resume=True)"
+                f"the run {recorded.where} has the task {task.get('task')}, a Python object, which its log cannot "
+                "store; resume the run in Python with finpod.train(task, ..., resume=True)"
             )
         return {"task": recorded.metadata["task"]}
     trading = task["trading"]
@@ -219,7 +219,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market that were not `typed`; 'load' has other arguments of `load_market`.
+    """Return the recorded options of the market that were not `typed`. 'load' holds further `load_market` arguments.
 
     Raises InputError for a market that was made in memory, unless the option market was typed.
     """

@@ -39,9 +39,9 @@ class Windows:
     expanding: bool = False
     """Begin all training windows on the first training day."""
     purge: int | None = None
-    """Sessions between training and validation, not used; by default those of --rebalance-every."""
+    """Number of unused sessions between training and validation; by default as many as --rebalance-every spans."""
     embargo: int | None = None
-    """Sessions between validation and test, not used; by default those of --rebalance-every."""
+    """Number of unused sessions between validation and test; by default as many as --rebalance-every spans."""
 
 
 WINDOWS = options.fields_of("cli.walkforward", "Windows")
