@@ -271,4 +271,5 @@ def test_intraday_results_are_drawn_by_session():
     result = backtest(EqualWeight(), intraday_market())
     html = render(result)
     assert percent(result.metrics.total_return) in html
+    assert all(f">{label}<" in html for label in ("Bars", "Bars held", "Bars with a fill"))
     assert all(chart(result.by_session(), name).svg in html for name in ("equity", "turnover"))

@@ -33,6 +33,7 @@ def render(result: BacktestResult) -> str:
     legend = {key.replace("_", "-"): name for key, name in names.items()} | {"random": "random portfolios"}
     start, end = (f"{result.equity.index[row]:%Y-%m-%d}" for row in (0, -1))
     shared = {"result": result, "names": list(names.values()), "legend": legend, "start": start, "end": end}
+    shared["bars"] = "Bars" if result.is_intraday else "Sessions"
     return render_page(LAYOUT, result, f"report of {result.strategy}", drawn=result.by_session(), **shared)
 
 
