@@ -171,7 +171,7 @@ def test_bad_input_is_named(arguments, text):
 
 
 def test_relative_refuses_unequal_lengths_and_survives_missing_benchmarks():
-    refused(r"shape \(2,\).* 3 values", relative, [1, 2, 3], [1, 2])
+    refused(r"shape \(2,\).* 3 benchmark values", relative, [1, 2, 3], [1, 2])
     missing = relative([1, 2, 3], [math.nan] * 3)
     assert all(math.isnan(figure) for figure in dataclasses.astuple(missing))
     single = relative([1, 2, 3], [math.nan, 5, 6])
