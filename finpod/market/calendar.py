@@ -20,7 +20,7 @@ class Sessions(NamedTuple):
     """Sessions of an exchange within a range of dates."""
 
     dates: Array
-    """[S] datetime64[ns], naive, increasing."""
+    """[S] datetime64[ns] session dates, naive, increasing."""
     closes: Array
     """[S] datetime64[ns], closes in UTC. Half days have their early close."""
     hours: Array
@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """Return the sessions of the exchange `calendar` in [first, last]. Raises InputError if it lacks these years."""
+    """Return the sessions of an exchange in [first, last]. Raises InputError for unknown calendars or years."""
     import exchange_calendars
 
     start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
@@ -66,9 +66,9 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """Times at which the rows of a market end: the close of the session, or the end of a day that has no session.
+    """Times at which the sessions of a market end: the exchange's close, or the end of the day if none is known.
 
-    `zone` is the time zone of these times. None: times of day are compared as written.
+    `zone` is the time zone of these times. If it is None, times of day are compared as written.
     """
 
     def __init__(self, dates: Array, calendar: str | None) -> None:
@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return, for each of the times `stamps` [R], the first row that may use a value known then; T if none may.
+        """Return, for each of the times `stamps` [R], the first row that may use a value known since then; T if none.
 
         With one row per session, this is the first row that ends at or after the time. In an intraday market, it is the
         first bar that begins at or after the time. A stamp at midnight stands for a day: its row is the first session
-        on or after the day; in an intraday market, the first bar at or after the close of that session. NaT has no row.
+        on or after the day; in an intraday market, the first bar at or after the close of that session. NaT gives T.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

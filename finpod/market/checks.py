@@ -18,15 +18,15 @@ CENT = 0.006
 """A price may be outside [low, high] by this amount plus 0.01 % of low or high, because vendors round prices."""
 
 CALM, CERTAIN = 0.05, 5
-"""A change of the volume's unit needs an absolute return below `CALM`, and `CERTAIN` bars on either side."""
+"""A change of the volume's unit needs an absolute return below `CALM`, and at least `CERTAIN` bars on each side."""
 STALE = 5
-"""Stale bars at the end of an asset's history are masked if they span at least this many sessions."""
+"""Stale bars (see `mask_stale_tails`) at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
 """At least this many equal closes at the end of an asset's history are suspicious if no volume shows a trade."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A relative increase of adj_close / close is a large distribution from `ALWAYS_LARGE` on. From `LARGE_STEP` on, it is
-one if the asset has no other increase, or if it is at least `UNUSUAL` times the asset's median increase."""
+"""A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`, or at least
+`LARGE_STEP` and also either the asset's only increase or at least `UNUSUAL` times the asset's median increase."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
@@ -41,10 +41,11 @@ STILL, STILL_WITHOUT_VOLUME = 5, 20
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars without the impossible ones. Each removed bar is logged once, under the first check that fails.
+    """Return the bars without impossible ones. Each removed bar is logged once, under the first check that it fails.
 
-    A bar without adj_close is impossible only if other bars of the asset have one. An open outside [low, high] and an
-    impossible volume become NaN; the rest of their bar is kept.
+    A bar is impossible if a price is zero, negative or infinite, if high is below low, if close is outside [low, high],
+    or if adj_close is missing although other bars of the asset have one. If only the open is outside [low, high], or
+    the volume is negative or infinite, this value becomes NaN and the rest of the bar is kept.
     """
     values = dict(bars.values)
     nothing = np.full(len(bars), np.nan)
@@ -125,9 +126,9 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without the stale bars at the end of an asset's history, which only repeat the last price.
 
-    A stale bar has no positive volume and the prices of the previous bar (open, high and low may also be missing or
-    equal to the close). Stale bars are masked if they span at least `STALE` sessions, one of them has a volume of zero,
-    and the asset has any positive volume. Other equal closes at the end without a trade are suspicions.
+    A stale bar has no positive volume and the same prices as the previous bar (open, high and low may also be missing
+    or equal to the close). Stale bars are masked if they span at least `STALE` sessions, one of them has a volume of
+    zero, and the asset has any positive volume. Other equal closes without a trade at the end are reported.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -165,10 +166,10 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
 
 
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
-    """Report missing sessions and volumes, large distributions, jumps, series that end early and likely renames.
+    """Report missing sessions, zero volumes, large distributions, jumps, series that end early and likely renames.
 
-    If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. Distributions and jumps on
-    the rows `listed` [R] are not reported, because a split or dividend in the file explains them.
+    If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. Distributions and jumps of
+    the size of a split are not reported on the rows `listed` [R], which have a split or dividend in the file.
     """
     days = bars.date.astype("datetime64[D]")
     by_dates = calendar is None or is_weekly_or_longer(dates)
@@ -195,7 +196,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
 
 
 def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:
-    """Report large distributions, jumps of the size of a split, and jumps across the `gap` [R] of missing sessions."""
+    """Report large distributions, jumps of the size of a split, and jumps across gaps of `gap` [R] missing sessions."""
     close = bars.values["close"]
     adjusted = bars.values.get("adj_close", close)
     factor, move = adjusted / close, bars.log_steps(adjusted)
@@ -254,8 +255,9 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    In a market with volumes, the close is constant for at least `STILL` sessions, up to the first bar with volume. In
-    others, the close is constant for at least `STILL_WITHOUT_VOLUME` sessions and then moves on nine sessions of ten.
+    In a market with volumes, the close is constant for at least `STILL` sessions without volume, and the first bar with
+    volume opens or closes at the same price. In others, the close stays the same on at least `STILL_WITHOUT_VOLUME`
+    sessions after the first, and then moves on nine sessions of ten.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

@@ -25,13 +25,13 @@ from finpod.periods import is_weekly_or_longer
 NO_BENCHMARK = "none"
 """Value of `MarketData.benchmark` for a market without a benchmark."""
 NO_CALENDAR = "the dates of the file"
-"""Calendar that the manifest names if every date counts as a session."""
+"""Value of `calendar` in the manifest if every date counts as a session."""
 LATE_START = np.timedelta64(12, "h")
 """If the first bar of a day begins this long after midnight or later, the times may be of another time zone."""
 ODD_DATES = 0.05
-"""If more than this fraction of the dates are not sessions, the file is refused as one of another exchange."""
+"""If more than this fraction of the dates are not sessions, the file is refused: it may be from another exchange."""
 NEGATIVE = 0.2
-"""If at least this fraction of the closes are negative, the file is refused as one of returns."""
+"""If at least this fraction of the closes are negative, the file is refused: they may be returns."""
 
 
 def build_market(
@@ -100,7 +100,7 @@ def package_versions(*more: str) -> dict[str, str]:
 def _check_tickers(
     bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
 ) -> Membership | None:
-    """Return the membership under the symbols of the bars. Raises InputError for members or benchmark without rows."""
+    """Return the membership with the symbols that the bars use. Raises InputError as `build_market` does."""
     tickers = bars["ticker"].cat.categories
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
@@ -129,11 +129,11 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of bars to drop: not in a session, outside its hours, or not over at `now`. Logs these bars.
+    """Return a mask [rows] of the bars to drop: on no session, outside its hours, or on a session not over at `now`.
 
     Without a calendar, every date is a session, which is over on the next day in New York. Weekly and longer bars may
     have any date, such as a Sunday or a holiday; such a bar is over when the last session up to its date is over.
-    Raises DataError for times in another time zone, for too many dates that are not sessions, and if no row is left.
+    Logs the bars. Raises DataError for times in another time zone, too many dates without a session, and no row left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()

@@ -16,7 +16,7 @@ from finpod.errors import DataError, InputError
 from finpod.market.parsing import BLANK, holds_dates, is_date
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
-"""Columns as (label, label, values). The labels are the two of a header of two levels, or a field and a ticker."""
+"""Columns with two labels, as (label, label, values): the two levels of a header, or a field and a ticker."""
 NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 """Names of the fields that a bar may have; only `close` is required."""
 
@@ -40,9 +40,9 @@ _WORDS = {
     ultimo""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
-"""Labels, as words (see `word`), of columns of dates, of symbols and identifiers, of company names, of ignored columns,
-and of columns that may be closes or something else (`ANY_PRICE`). The preferred word is first. A column of dates must
-also contain dates. Company names serve as tickers if there is no symbol."""
+"""Known labels, normalised by `word`: of columns of dates, of symbols and identifiers, of company names, of columns
+that are ignored, and of columns that may be closes or something else (`ANY_PRICE`). The preferred label is first. A
+column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
     "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
@@ -116,7 +116,7 @@ class Column:
 
     @property
     def known(self) -> bool:
-        """True if the name of the column is a known word that fits its values."""
+        """True if the label is a known word. Words for dates, tickers and company names must also fit the values."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in (*_FIELDS, *_OTHERS) or (self.word in DATES and holds_dates(self.values, digits=True))
@@ -198,7 +198,7 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def find_dates(columns: Sequence[Column], name: str) -> Column:
-    """Return the column of dates. Raises DataError if there is no such column, or if two of them differ."""
+    """Return the column of dates. Raises DataError if there is none, or if two equally good columns differ."""
     named = [c for c in columns if c.word == DATES[0] or (c.word in DATES and holds_dates(c.values, digits=True))]
     unnamed = [c for c in columns if c not in named and (c.level or c.unnamed) and c.kind == "dates"]
     found = named + unnamed or [c for c in columns if not c.known and c.kind == "dates"]

@@ -19,12 +19,13 @@ LARGE = np.log(1.9)
 """A split that was applied to only a part of the history is repaired if its absolute log ratio is at least this."""
 NEAR, SAME = 5, 0.12
 """A jump is attributed to a split if it is within `NEAR` bars of the split's day and its log return differs by less
-than `SAME` from that of the split. Other jumps count as real moves."""
+than `SAME` from the one that the split would cause. Other jumps count as real moves."""
 USUAL = (0.02, 0.1)
 """Bounds of the scale of an asset's log returns, which is estimated from the median of their absolute values."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""Closes count as unadjusted from the log odds `DECIDES` on. From the log odds `CONTRADICTS` on, a split contradicts
-the others of its asset. A vendor's adj_close that has the splits adds `DECIDES`; one that lacks them subtracts it."""
+"""An asset's closes count as unadjusted if the log odds for this, summed over its splits, are at least `DECIDES`. A
+split contradicts the others if its own log odds for the opposite are at least `CONTRADICTS`. If the vendor's adj_close
+contains the splits, `DECIDES` is added to the sum; if it lacks them, `DECIDES` is subtracted."""
 
 
 class Splits(NamedTuple):
@@ -39,17 +40,19 @@ class Splits(NamedTuple):
 
 
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
-    """Return (bars, notes, listed). The bars have an `adj_close` that agrees with the columns `split` and `dividend`.
+    """Apply the listed splits and dividends to the bars, and return (bars, notes, listed).
 
-    These two columns are removed, and `adj_close` if nothing is adjusted. `notes` are for the user. `listed` [R] is
-    True on rows with a listed split or dividend. If closes are adjusted for splits, `traded` has the unadjusted ones.
+    The columns `split` and `dividend` are replaced by an `adj_close` that agrees with them. It is omitted if the vendor
+    gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has the
+    unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
     split that was applied to a part of the history is applied to the rest. `_as_traded` finds unadjusted closes.
 
-    A dividend d on day t must lower adj_close / close before t by one of two factors: 1 - d / c(t-1), which vendors
+    A dividend d on day t must multiply adj_close / close before t by one of two factors: 1 - d / c(t-1), which vendors
     use, or c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). A missing dividend is applied by the second
-    factor if d exceeds a tenth of the price or no adjusted close exists, else by the first. Other steps are suspicions.
+    factor if d exceeds a tenth of the price or no adjusted close exists, else by the first. A step of adj_close / close
+    that fits neither factor is repaired if it is certainly wrong, and otherwise reported as a suspicion.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -145,10 +148,10 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars, adjusted before the jump if closes jump by the split on `row` on another day nearby.
+    """Return the bars with the split on `row` applied to the rest of the history, if only a part of it has the split.
 
-    Prices before the jump are divided by the split, and volumes are multiplied. `ratios` [R] are the log ratios of all
-    splits. A jump on the day of another split belongs to that split.
+    The closes then jump by the split on another day nearby. Prices before this jump are divided by the split, volumes
+    are multiplied by it. `ratios` [R] are the log ratios of all splits. Jumps on days of other splits do not count.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start

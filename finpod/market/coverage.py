@@ -1,4 +1,4 @@
-"""Completeness of the members and of their prices, for the manifest."""
+"""Counts the members of a market, and finds members without prices, for the manifest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 def membership_facts(
     membership: Membership | None, dates: Array, tickers: Sequence[str], has_bar: Array
 ) -> tuple[Array, dict[str, Any]]:
-    """Return (member, facts): a mask [T, N], and manifest entries on the members.
+    """Return (member, facts): a mask [T, N] of the members, and manifest entries on them.
 
     If `membership` is None, all assets are members. Raises DataError if no asset with prices is ever a member.
     """
@@ -48,8 +48,8 @@ def membership_facts(
     if not member.any():
         raise DataError(
             f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}): "
-            f"members are, for example, {', '.join(missing[:3]) or 'none'}, and prices of {', '.join(tickers[:3])}; "
-            "use the same symbols for both, and a list of members for these dates"
+            f"the list of members has, for example, {', '.join(missing[:3]) or 'none'}; the prices have, for example, "
+            f"{', '.join(tickers[:3])}. Use the same symbols in both, and a list of members that covers these dates"
         )
     priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
     edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T
@@ -72,7 +72,7 @@ def membership_facts(
 
 
 def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
-    """Return year -> fraction of the member-days, True in `member` [T, N], that are True in `covered` [T, N]."""
+    """Return year -> fraction of the member-days (True in `member` [T, N]) that are also True in `covered` [T, N]."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
     days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
     return {
@@ -81,7 +81,7 @@ def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
 
 
 def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> list[str]:
-    """Return the sorted tickers of members that lack prices on some session of [first, last], from the manifest."""
+    """Return the sorted tickers that the manifest lists as members without prices on some day of [first, last]."""
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
     spells = manifest.get("without_prices", {})
     return sorted(ticker for ticker, days in spells.items() if any(a <= end and b >= begin for a, b in days))

@@ -1,4 +1,4 @@
-"""`MarketData`: the bars of N assets over T sessions, validated and immutable."""
+"""`MarketData`: the bars of N assets in T rows (sessions, or intraday bars), validated and immutable."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ SERIES = ("benchmark_close", "benchmark_open")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarketData:
-    """Bars on a grid of sessions and assets. Arrays are read-only.
+    """Bars on a grid of T rows (sessions, or intraday bars) and N assets. Arrays are read-only.
 
     Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
     means no bar. A table that the source does not have (such as `open` in a file of closes) is None. Raises DataError,
@@ -58,9 +58,9 @@ class MarketData:
     factor: Array | None = None
     """[T, N] float64, adjusted price / traded price. None means 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
-    """[T, N] bool mask of the members of the universe on each day; all True by default."""
+    """[T, N] bool mask of the members of the universe in each row; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of each asset's last bar in the whole snapshot, even in a slice; NaT without a bar."""
+    """[N] datetime64[ns], date of each asset's last bar, even if it is after the rows of this market; NaT if none."""
     benchmark: str = "QQQ"
     """Name of the benchmark in outputs."""
     benchmark_close: Array
@@ -72,12 +72,11 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year (or bars, if longer than a session). By default derived from `periods_per_year`."""
+    """Sessions per year, or bars per year if bars are longer. By default derived from `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments with which `load_market` loads this market again, with absolute paths; empty for a market made in
-    memory. They are not part of the content hash, and they are not saved."""
+    """Arguments of `load_market` that load this market again; empty if it was made in memory. Not hashed, not saved."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -148,7 +147,7 @@ class MarketData:
 
     @cached_property
     def sessions(self) -> Array:
-        """[T] datetime64[D], the session of each bar."""
+        """[T] datetime64[D], the session of each row."""
         return self.dates.astype("datetime64[D]")
 
     @cached_property
@@ -208,7 +207,7 @@ class MarketData:
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.
 
-        Raises InputError for an empty or reversed window, and if it exceeds the data by more than holidays or one bar.
+        Raises InputError if the window is empty, reversed, or more than 10 days (if longer, one bar) outside the data.
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
@@ -242,7 +241,7 @@ class MarketData:
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """Return a market of one asset, the benchmark, on the sessions on which it has a bar. It is always a member."""
+        """Return a market of one asset, the benchmark, on the rows in which it has a bar; it is always a member."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
@@ -278,6 +277,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with each value that is not finite replaced by the last finite one above, or `before`."""
+    """Return the table [T, N] with values that are not finite replaced by the column's last finite one, or `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

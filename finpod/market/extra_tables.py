@@ -32,7 +32,7 @@ _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
 """Accepted names of the columns of dates and tickers. A column with another name may be a variable, or another date."""
 LISTED = 5
-"""Largest number of tickers unknown to the market that the manifest lists."""
+"""The manifest lists at most this many tickers of a table that are not in the market."""
 
 
 def with_extra(
@@ -46,12 +46,13 @@ def with_extra(
     """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
 
     A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first
-    row whose session closes at or after its `known_at` (its `date` if `known_at` is blank; see `Timeline.first_rows`).
-    With `calendar` None, sessions end with the day. Each row has the known value with the latest `date`; if several
-    known values have this date, the row has the one that became known last. Values are never filled backwards.
+    row whose session closes at or after its `known_at` (its `date` if `known_at` is blank); in an intraday market, from
+    the first bar that begins at or after this time (see `Timeline.first_rows`). With `calendar` None, sessions end with
+    the day. Each row has the known value with the latest `date`; if several known values have this date, the row has
+    the one that became known last. Values are never filled backwards.
 
-    Raises InputError for a missing file and for a reserved or repeated name; DataError for text, an infinite value, two
-    values for one ticker, date and `known_at`, and for a table without values or without any ticker of the market.
+    Raises InputError for a missing file and for a reserved or repeated name; DataError for a value that is text or
+    infinite, two values for one ticker, date and `known_at`, and a table without values or any ticker of the market.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -77,7 +78,7 @@ def with_extra(
 
 
 def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
-    """Yield each table as frame or path, with its name in messages. Raises InputError for others and missing files."""
+    """Yield each table (frame, path) and its name in messages. Raises InputError for other types and missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -113,7 +114,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
 
 
 def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return (keys, values): values of the existing columns of `KEYS`, by name, and a list of the other columns."""
+    """Return (keys, values): the columns of `KEYS` that the table has, by name, and a list of its other columns."""
     columns, pairs = columns_of(frame, label)
     if pairs:
         raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column 'ticker'")
@@ -140,7 +141,7 @@ def _known(
     """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market lacks.
 
     The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
-    market that may use the values, or T. With values per ticker, `ticker` is its column in the market; -1: no column.
+    market that may use the values, or T. Values per ticker also have `ticker`, the column number in the market, or -1.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -161,7 +162,7 @@ def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool |
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return (positions, unknown): each row's column [R] in the market after renames, or -1; and missing tickers."""
+    """Return (positions, unknown): the column [R] of each row's ticker or its new symbol, or -1; unknown tickers."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):

@@ -95,7 +95,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
 
 def ask_for_tickers(columns: Sequence[Column]) -> str:
-    """Return the end of an error on a table that may have several assets: its columns, and how to give tickers."""
+    """Return the end of a message on a table that may have several assets: its columns, and how to give tickers."""
     return f"Its columns are {listed(columns)}; give the column of tickers as ticker_column=, or one ticker as ticker="
 
 
@@ -107,7 +107,7 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of numbers, and for a column of field names (one value per row)."""
+    """Raise DataError for an unnamed column of numbers, and for a column that names the field of each row."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
@@ -133,10 +133,10 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """Return (field, ticker) -> values for columns with two labels; `names` are those of the levels of the header.
+    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
 
-    The level that contains a close has the fields. If both do, the level that is not named as tickers has the fields,
-    or else the level with an unambiguous close such as "Close". Raises DataError if neither or both may have them.
+    The level that contains a close has the fields. If both contain one, the level not named as tickers has the fields,
+    or else the level with an unambiguous close such as "Close". Raises DataError if neither or both levels may.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]

@@ -69,7 +69,7 @@ def load_market(
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
         without an index. Rows that are not on a session, and rows whose session is not over at `now`, are dropped and
         counted. Weekly and longer bars may have any date.
-    now : time with a time zone. None is the present.
+    now : time, with a time zone, at which sessions must be over. None is the present.
     renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the
         bundled renames join the bars of a renamed listing under its newest symbol (see `join_renamed`).
     extra : the user's tables, which become columns of the market. A value is used from the first row at which it was
@@ -121,7 +121,7 @@ def load_market(
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_market` that are not defaults, with absolute paths; empty if one is not JSON."""
+    """Return the arguments of `load_market` that are not defaults, with absolute paths; {} if JSON cannot hold them."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
     for name in origin.keys() & {"path", "members", "renames", "extra"}:
@@ -155,7 +155,7 @@ def _whole(arguments: Mapping[str, Any]) -> MarketData:
     own = market.manifest.get("calendar", NO_CALENDAR if extra is None else calendar)
     for argument, given, has in (("benchmark", benchmark, market.benchmark), ("calendar", calendar, own)):
         if given != AUTO and has not in (given, normal_ticker(given)):
-            raise InputError(f"{path} has the {argument} {has!r}, not {given!r}; omit argument {argument}=", argument)
+            raise InputError(f"{path} has {argument} {has!r}, not {given!r}; omit the argument {argument}=", argument)
     return market if periods is None else market.with_periods(periods)
 
 
@@ -198,8 +198,8 @@ def sample_market() -> MarketData:
 def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write the market to `folder` atomically and return the folder.
 
-    `bars.parquet` has one row per session and ticker, sorted by session and ticker, with NaN where there is no bar. The
-    benchmark, and extra columns with one value for all tickers, are repeated on every row of a session. Concurrent
+    `bars.parquet` has one row per date and ticker, in the order of the market, with NaN where there is no bar. The
+    benchmark, and extra columns with one value for all tickers, are repeated on every row of a date. Concurrent
     writers wait for each other. Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
     """
     days, assets = market.shape
@@ -238,7 +238,7 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Return a snapshot after checking its hash. Waits for a process that is writing the snapshot.
+    """Return the market of a snapshot after checking its hash. Waits for a process that is writing the snapshot.
 
     Raises InputError for a folder without a snapshot, DataError for a snapshot that is damaged or has another format.
     """

@@ -15,7 +15,7 @@ import pandas as pd
 from finpod.measures import Array
 
 PLACES, SUSPICIONS = 20, 200
-"""Largest number of repairs, and of suspicions, listed for each kind. All are counted."""
+"""Largest numbers of repairs and of suspicions that the log lists for each kind. The log counts all of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +106,7 @@ def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
 
 @dataclass
 class RepairLog:
-    """Log of how tables were read, of repairs, and of suspicions: bars that look wrong but were not changed.
-
-    All repairs and suspicions are counted; the first ones of each kind are listed.
-    """
+    """Log of how tables were read, of repairs, and of suspicions: bars that look wrong but were not changed."""
 
     reading: list[str] = field(default_factory=list)
     """How the tables were read, one sentence per decision."""

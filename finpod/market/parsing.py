@@ -156,7 +156,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if dtype or first value is a date; with `digits`, also if it is YYYYMMDD or seconds since 1970."""
+    """Return True if dtype or first value is a date. With `digits`, YYYYMMDD and seconds since 1970 are dates, too."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -176,7 +176,7 @@ def is_date(text: str, digits: bool = False) -> bool:
 def parse_dates(column: pd.Series, name: str, day_first: bool | None = None) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    Dates of intraday bars are New York times, others are days. See `parse_stamps`. Raises DataError for blank cells.
+    Dates of intraday bars are New York times, without offsets; others are days. Raises DataError for blank cells.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
@@ -243,7 +243,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """Return (clock, utc, reading): times as written, times in UTC (NaT if a text is no time), and how they were read."""
+    """Return (clock, utc, reading) of `Stamps`. Text that is no date becomes NaT; `utc` is NaT without an offset."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""

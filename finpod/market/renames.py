@@ -24,11 +24,11 @@ BUNDLED = Path(__file__).with_name("renames.csv")
 """Well-known renames by date, in the format of a user's file. Renames without a date apply only to lists of members:
 another company also had the new symbol, and prices under this symbol may be of either company."""
 GRACE = np.timedelta64(10, "D")
-"""The symbol may change this long before or after the rename. Bars after a longer pause are of another company."""
+"""Prices may change symbol this long before or after the rename. Bars after a longer pause are of another company."""
 ALIKE = 0.005
 """Largest relative difference between two closes of a day that count as equal."""
 LEVEL = np.log(1.5)
-"""A join is a suspicion if the absolute log return from the last old bar to the first new bar is above this."""
+"""A join is reported if the absolute log return from the last old bar to the first new bar is above this."""
 
 
 class Rename(NamedTuple):
@@ -81,12 +81,12 @@ def read_renames(renames: Renames) -> list[Rename]:
 
 
 def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
-    """Return (bars, applied): tidy bars with one series per listing, under its newest symbol; and the applied renames.
+    """Join the bars of each renamed listing under its newest symbol. Return the tidy bars and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless another company had the new one before. If bars of the
-    old symbol follow the rename after a pause, they belong to another company and keep the symbol. The returned rename
-    then has its day; otherwise its day is None. Days on which both symbols have the same price count once. Raises
+    bundled rename applies if the market has both symbols, unless another company had the new one before. If the old
+    symbol has bars after the rename and a pause, they belong to another company and keep the old symbol; only then
+    does the returned rename have a day. Days on which both symbols have the same price count once. Raises
     DataError if prices differ on a day, InputError for circular renames and a mapping without any ticker of the market.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
@@ -198,7 +198,7 @@ def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tup
     """Return the bars of both symbols with adjusted closes on one scale: vendors adjust each series to its own end.
 
     The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day.
-    Without a common day, the old symbol's last day must agree with the new symbol's first day.
+    Without a common day, the ratio on the old symbol's last day is made equal to that on the new symbol's first day.
     """
     if "adj_close" not in new or not (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
         return moved, new

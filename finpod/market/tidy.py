@@ -152,7 +152,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
     if ticker is not None:
         if len(tickers.categories) > 1:
             text = f"{len(tickers.categories)} tickers, such as {' and '.join(tickers.categories[:2])}"
-            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; omit argument ticker=", argument="ticker")
+            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; omit ticker=", argument="ticker")
         return tickers.rename_categories(pd.Index([normal_ticker(ticker)], dtype=object)), ""
     changed = [f"{label} as {spelled}" for label, spelled in respelled.items()]
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""

@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""A `benchmark` or `calendar` of this value is the one of the members' index, or of `DEFAULT` for other members."""
+"""As `benchmark` or `calendar`, this value means that of the members' index, or of `DEFAULT` if they have no index."""
 DEFAULT = "nasdaq100"
 
 
@@ -78,7 +78,7 @@ _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Membership:
-    """Spells of membership [S]. An asset may have several spells."""
+    """Spells of membership: S periods in which an asset is a member. An asset may have several spells."""
 
     tickers: Array
     """[S] symbols, as str objects."""
@@ -111,7 +111,7 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells with renamed listings under the symbols of the prices, `available`.
+        """Return the spells with each renamed listing under its symbol in `available`, the symbols of the prices.
 
         A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
         """
@@ -183,7 +183,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(
-            f"{source.name}: a membership of {ticker} ends on {stop!s:.10}, but begins on {start!s:.10}; correct the dates"
+            f"{source.name}: 'to_exclusive' of {ticker} is {stop!s:.10}, not after 'from', {start!s:.10}; correct them"
         )
     return membership
 

@@ -66,12 +66,11 @@ def fetch_market(
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Tickers that are rate limited or not answered are requested again after
-    growing waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers that Yahoo lacks, with reasons.
+    growing waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons.
     Unless `allow_missing`, InputError is raised if a ticker has no answer, or if a list has a ticker that Yahoo lacks.
     The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
 
-    `now` returns the present, with a time zone.
-    Raises InputError for invalid arguments and missing tickers, DataError for network failures.
+    `now` returns the present, with a time zone. Raises InputError for wrong arguments, DataError for network failures.
     """
     moment = now()
     membership = _members(universe)
@@ -159,7 +158,7 @@ def _symbols(labels: Sequence[str]) -> list[str]:
 
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
-    """Raise an error for tickers without an answer, and for a fetch without any bar."""
+    """Raise InputError for tickers without an answer unless `allow_missing`, DataError for a fetch without any bar."""
     passing = {ticker: str(reason) for ticker, reason in sorted(failed.items()) if reason.passes}
     reasons = ", ".join(sorted(set(passing.values())))
     if len(passing) == total:
@@ -211,7 +210,7 @@ class PartialFetch:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of an unfinished fetch, with files of killed processes. Other files stay."""
+    """Remove the files of an unfinished fetch, including those of killed processes, and its folder if then empty."""
     for path in folder.glob("*"):
         if _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -225,7 +224,7 @@ def gather(
     """Request all tickers that are not stored yet. Return ticker -> reason for tickers without bars.
 
     Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds,
-    doubled after each such batch. Requests stop at `ends`, by the clock of `time.monotonic`.
+    doubled after each further such batch in a row. Requests stop at `ends`, by the clock of `time.monotonic`.
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

@@ -41,7 +41,7 @@ class Missing(NamedTuple):
 
 
 class Client:
-    """Requests unadjusted daily bars with adjusted closes and actions. Raises DataError if Yahoo cannot be reached."""
+    """Requests unadjusted daily bars, adjusted closes, dividends, splits. Raises DataError if Yahoo is unreachable."""
 
     def __init__(self, first: str, stop: str, *, deadline: float) -> None:
         self._first, self._stop = first, stop
@@ -88,7 +88,7 @@ class Client:
 class _Session(Session):
     """yfinance's session with a deadline, and the last answer for each symbol.
 
-    Answers distinguish a rate limit, a broken network and an unknown symbol. yfinance calls all "possibly delisted".
+    Answers tell a rate limit, a broken network and an unknown symbol apart. yfinance calls all "possibly delisted".
     """
 
     def __init__(self) -> None:
