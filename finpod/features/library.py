@@ -1,7 +1,7 @@
 """Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
 
-Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return and m for the market
-return, the equal-weight mean over the day's members. `mean_n`, `sd_n` and `max_n` are over n sessions up to today.
+Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return, m for the market return
+(the equal-weight mean of r over the day's members), mean_n for the mean of n sessions. An intraday bar counts as one.
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all
 prices of an asset by a constant (and dividing its volume by it) changes no feature. The published set has price levels.
@@ -38,7 +38,7 @@ Kind = Literal["cross", "pooled"]
 _CHUNK = 64
 """Number of days computed at once. It limits the memory to _CHUNK * window * N floats."""
 _LEAST_SHRINKAGE = 1e-6
-"""Least shrinkage intensity, which keeps the matrix invertible."""
+"""Least shrinkage intensity of `turbulence`, which keeps the correlation matrix invertible."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
     the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
     well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members
     (`member` [T, N]) that have a return today and on every session of the window. Without such assets, the distance is
-    NaN. `per_asset` divides it by their number.
+    NaN. `per_asset` divides it by the number of assets.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1

@@ -135,7 +135,7 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return (features that `market` supports, names of features whose tables it lacks). Sets become their features.
+    """Return (features that `market` supports, names of features whose tables it lacks). A set stands for its features.
 
     Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like
     a built-in or another requested feature, and if no feature is left.
@@ -279,7 +279,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return (mean, sd) of members' values [T, N], over all or along `dim`; 0 without values. Constants have sd 0."""
+    """Return (mean, sd) of members' values [T, N], over all or along `dim`; (0, 0) without values. Constants: sd 0."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

@@ -2,11 +2,11 @@
 
 Tables are float64 [..., T, N] with time on the next-to-last axis; NaN means that there is no value. Row t of every
 result is computed from rows <= t only, by operations whose order does not depend on later rows. Later rows therefore do
-not change a single bit of row t. A window is a number of rows. Its statistic uses the values in these rows. It is NaN
-if the fraction of the rows with a value is below `COVERAGE`.
+not change a single bit of row t. A window is a number of rows. A statistic uses the values in the window, and is
+NaN if the fraction of the window's rows with a value is below `COVERAGE`.
 
 A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t.
-This takes log2(window) passes over the table. Differences of running sums would cancel digits and spread NaN.
+This takes log2(window) passes over the table. Differences of running sums would lose digits and spread NaN.
 """
 
 import math
@@ -117,7 +117,7 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
 
 
 def _over_window(level: State, window: int, merge: Callable[[State, State], State]) -> State:
-    """Combine `level`, the statistics of single rows, over the last `window` rows. `merge` takes (later, earlier)."""
+    """Return `level`, the statistics of single rows, merged over the last `window` rows by `merge(later, earlier)`."""
     done: State = ()
     covered, span = 0, 1
     while True:
