@@ -33,10 +33,11 @@ GIVEN = "anchor"
 def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
     """Return the weights [T, N] float64 of the rule `anchor`. The mask `among` [T, N] has the assets that may be held.
 
-    'equal-weight' gives equal weights, and zeros in a row where `among` is empty. 'dollar-volume' gives weights in
+    'equal-weight' gives equal weights, and zeros in a row where no asset may be held. 'dollar-volume' gives weights in
     proportion to the square root of the mean dollar volume of the last `rows` rows. `dollars` [T, N] is close * volume,
-    NaN where unknown; the mean is over the known rows. An asset without dollar volume gets the smallest of the row. If
-    no asset has dollar volume, all get equal weights. Raises InputError if the rule needs `dollars` and it is None.
+    NaN where unknown; the mean is over the rows where it is known. An asset without any known dollar volume gets the
+    smallest weight of the row. If no asset has dollar volume, all get equal weights. Raises InputError if the rule
+    needs `dollars` and it is None.
     """
     equal = among / among.sum(-1, keepdim=True).clamp(min=1).double()
     if anchor == EQUAL:

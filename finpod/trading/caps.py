@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 LOOSE = 1e-6
-"""Weights may sum to at most 1 plus this value, which is also the smallest cap on a weight."""
+"""Weights may sum to at most 1 plus this value. It is also the smallest `max_weight` allowed."""
 
 
 def within_caps(

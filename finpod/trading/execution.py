@@ -48,9 +48,9 @@ class Execution:
     member: Tensor
     """[T, N] bool mask of the members of the universe."""
     delisted: Tensor
-    """[T, N] bool mask of the first session after each asset's last bar."""
+    """[T, N] bool mask of the first row after the session of each asset's last bar."""
     factor: Tensor | None
-    """[T, N] float64 ratio of adjusted price to price as traded, carried forward; None means 1."""
+    """[T, N] float64 adjusted price / traded price (before adjustment), carried forward; None means 1."""
     volume: Tensor | None = None
     """[T, N] float64 adjusted volume in shares, NaN where unknown; None if the data have no volumes."""
     month: int = MONTH
@@ -70,7 +70,7 @@ class Execution:
         """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None without volumes.
 
         sigma is the root mean square of the returns in the month up to the row. V is the mean of close * volume in that
-        month over the bars with a volume. Both are per row, and sigma / sqrt(V) does not depend on the bar length. An
+        month over the bars with a volume. Both are for one row; sigma / sqrt(V) is the same for any bar length. An
         asset without volume gets the largest value of the day's members, or NaN if no member has volume.
         """
         if self.volume is None:
@@ -98,7 +98,7 @@ class Execution:
     def within(
         self, weights: Tensor, account: Account, row: Row, max_weight: float | None, max_turnover: float | None
     ) -> Tensor:
-        """Return target weights [..., N] within the caps (`within_caps`) of the account at the fill prices."""
+        """Return target weights [..., N] within the caps (see `within_caps`), for `account` valued at fill prices."""
         if max_weight is None and max_turnover is None:
             return weights
         worth = account.shares * self.price[self.fill_row(row)]
@@ -108,9 +108,10 @@ class Execution:
     def trade(
         self, account: Account, row: Row, orders: Tensor, costs: Costs, *, whole_shares: bool = False, smooth: float = 0
     ) -> Fill:
-        """Return the fill of the decision at `row`. Only members on the decision day are bought; any asset can be sold.
+        """Return the fill of `orders` [..., N] in the step that begins at the close of `row`.
 
-        With market impact, nothing is traded on days when no member's volume is known. `smooth` is passed to `settle`.
+        Only members in the last row that the decision sees are bought; any asset can be sold. With market impact, an
+        asset whose `impact` is NaN there is not traded. `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)
@@ -122,14 +123,14 @@ class Execution:
         return settle(*account, orders, self.price[at], *masks, costs, **more)
 
     def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:
-        """Return the costs [..., N], in currency, of the trades that filled the decision taken at `row`."""
+        """Return the costs [..., N], in currency, of the trades in the step that begins at the close of `row`."""
         at, impact = self.fill_row(row), self.impact_for(costs)
         factor = None if self.factor is None else self.factor[at]
         impact = None if impact is None else impact[row - self.lag].nan_to_num(nan=0.0)
         return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
-        """Return the account at the close of `row + 1`: delisted positions become cash at their last price."""
+        """Return the account at the close of `row + 1`, with delisted positions turned to cash (see `cash_out`)."""
         return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 

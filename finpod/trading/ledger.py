@@ -1,8 +1,8 @@
 """Costs and settlement: how one fill changes cash and shares. No other code in finpod moves money.
 
 Tensors are float64. The leading dimensions `...` are free: [] for one account, [E] for E environments, [S] for S
-strategies. Shares and prices are in adjusted units; `factor`, adjusted / as traded, converts them where traded counts
-matter. Accounts are long only: a target below zero counts as zero.
+strategies. Shares and prices are adjusted for splits and dividends. Shares times `factor`, adjusted price / traded
+price, are the shares really traded. Accounts are long only: a target below zero counts as zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this, and orders up to this fraction of the target position, are rounding errors and count as zero."""
 
 NEWTON = 6
-"""Number of Newton steps for the root of a cubic. They start at most a third above the root; four steps suffice."""
+"""Number of Newton steps in `_share_with_impact`. They start at most a third above the root; four steps suffice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Costs:
     slippage_bps: float = 0.0
     """Half-spread and slippage in basis points of the traded notional, charged like the fee."""
     per_share: float = 0.0
-    """Commission per share as traded, in currency."""
+    """Commission per share, in currency. Shares are counted before adjustment for splits."""
     impact: float = 0.0
-    """Coefficient of the square-root market impact, about 1 in practice. 0 means none, and needs no volumes."""
+    """Coefficient of the square-root market impact, about 1 in practice. Needs volumes unless 0 (no impact)."""
 
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
@@ -53,7 +53,7 @@ class Costs:
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
         """Return the cost as a fraction of the notional traded at `price` [..., N]; a float if `per_share` is zero.
 
-        It is rate + per_share * factor / price, at most 1: selling a share below its commission takes no cash.
+        It is rate + per_share * factor / price, but at most 1, so that the cost of a sale never exceeds its proceeds.
         """
         if self.per_share == 0:
             return self.rate
@@ -122,8 +122,8 @@ def settle(
     Sells settle first and are limited to the position. If the cash does not cover all buys and their costs, all buys
     are reduced by the same factor, so that cash never falls below zero. Assets that are not `tradable` [..., N] are not
     filled; assets with `may_buy` [..., N] False can only be sold. `price` must be finite and positive everywhere, also
-    where nothing is tradable. With `whole_shares`, traded counts are whole numbers of shares as traded, except when a
-    whole position is sold. Costs with impact need the table `impact` [..., N] of `Costs.at_size`.
+    where nothing is tradable. With `whole_shares`, trades are whole numbers of shares, counted before adjustment,
+    except when a whole position is sold. Costs with impact need the table `impact` [..., N] of `Costs.at_size`.
 
     Gradients pass, except through whole shares. The cost of a trade of notional x has a kink at x = 0. `smooth` > 0,
     only for training, charges sqrt(x^2 + w^2) - w instead of |x|, where w is `smooth` times the equity.
@@ -177,7 +177,7 @@ def times(values: Tensor, factor: Tensor | float) -> Tensor:
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (notional [...], cost [...]), summed over assets. `impact` None means no market impact."""
+    """Return (notional [...], cost [...]), summed over assets. `impact` None: no impact. `width` None: no smoothing."""
     total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width
@@ -208,7 +208,7 @@ def _share_with_impact(
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
-    """Round `shares` down to whole shares as traded, with a tolerance of 1e-9 shares."""
+    """Return `shares` rounded down to whole numbers of shares * factor, with a tolerance of 1e-9."""
     if factor is None:
         return (shares + 1e-9).floor()
     return (shares * factor + 1e-9).floor() / factor

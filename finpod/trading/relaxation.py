@@ -1,4 +1,4 @@
-"""`relax`: simulate one account on precomputed weights, many sessions at once (`fast=True`)."""
+"""`relax`: simulate one account on precomputed weights, many sessions at once (`fast=True` of a backtest)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Number of sessions times assets that are settled at once. It fits the cache, and torch uses one thread for it."""
+"""Sessions times assets of a block, which is settled at once. It fits the cache, and torch uses one thread for it."""
 CLOSE = 1e-12
-"""Sweeps have converged if the last one changed no account by more than this fraction of its equity."""
+"""Sweeps (see `relax`) have converged if the last one changed no account by more than this fraction of its equity."""
 SWEEPS = 24
 """Number of sweeps after which a block that has not converged is simulated session by session."""
 
@@ -51,7 +51,8 @@ def _settled(
 ) -> tuple[Path, Account] | None:
     """Return (path, last account) of `account` from the close of row `first` on, trading on weights [B, N].
 
-    Return None if the sweeps do not converge. `starts` and `ends` are accounts [B] at the closes before and after.
+    Return None if the sweeps do not converge. In the code, `starts` and `ends` are the accounts [B] at the closes
+    before and after each session.
     """
     execution, row = _side_by_side(execution, first, len(weights)), execution.lag
     before, after, gone = execution.mark[row], execution.mark[row + 1], execution.delisted[row + 1]
@@ -82,7 +83,10 @@ def _settled(
 
 
 def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
-    """Return an `Execution` of lag + 2 rows that hold `count` sessions in parallel; row `first` becomes row `lag`."""
+    """Return an `Execution` with tables [lag + 2, B, N] for B = `count` sessions at once.
+
+    Its row `lag` has, for session b, the row first + b of the market.
+    """
 
     def sides(table: Tensor | None) -> Tensor | None:
         if table is None:
@@ -100,7 +104,7 @@ def _shifted(account: Account, ends: Account) -> Account:
 
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B] with positions not `touched` [B, N] or [B, 1] taken from the session that last touched them."""
+    """Return `ends` [B], with each position as of the last session in which `touched` [B, N] or [B, 1] is True."""
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))

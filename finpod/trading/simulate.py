@@ -17,7 +17,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""Function (step, row, account) -> target weights [..., N]. NaN: the account does not trade. None: no account trades."""
+"""Function (step, row, account) -> target weights [..., N]. NaN: this account does not trade. None: none trades."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,17 @@ class Terms:
     """Costs, initial cash and trading rules of an account. The `Execution` says when orders are filled."""
 
     costs: Costs = field(default_factory=Costs)
-    """Costs of each side of a trade."""
+    """Costs of each buy and each sale."""
     cash: float = 1_000_000.0
     """Initial cash, in currency."""
     whole_shares: bool = False
-    """Trade only whole shares, as traded."""
+    """Trade only whole shares, counted before adjustment for splits."""
     delisting_return: float = 0.0
     """Return applied once to a position when its asset is delisted; -1 is a total loss."""
     max_weight: float | None = None
     """Largest weight of an asset at a fill, as a fraction of the account. None: no cap. See `within_caps`."""
     max_turnover: float | None = None
-    """Largest turnover of one decision, both sides, as a fraction of equity at the fill. None: no cap."""
+    """Largest turnover (buys plus sells) of a decision, as a fraction of equity at the fill. None: no cap."""
 
     def __post_init__(self) -> None:
         if self.max_weight is not None:
@@ -65,7 +65,7 @@ class Window:
 
     @property
     def dates(self) -> Array:
-        """[n + 1] sessions of the closes."""
+        """[n + 1] dates of the closes."""
         return self.market.dates[self.first : self.last + 1]
 
     @property
@@ -101,7 +101,7 @@ class Path(NamedTuple):
 
 
 class Session(NamedTuple):
-    """One session of accounts [...], from one close to the next."""
+    """One step of accounts [...], from one close to the next: a session, or a bar of an intraday market."""
 
     target: Tensor | None
     """[..., N] decided weights, within the caps. None: there was no decision, so orders, fill and turnover are zero."""
@@ -183,10 +183,10 @@ def simulate_totals(
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor and a mask [T] of the rows that rebalance it, from row `first` to `last`.
+    """Return the weights [T, N] of an anchor, and a mask [T] of the rows at which it is rebalanced.
 
-    The rows are the first one that the account can see, and the first row of each session. With `every` above 1, they
-    are every `every`-th row from the first visible one, as for a Strategy. Raises InputError as `anchor_weights` does.
+    These are the first row that an account of the window `first` to `last` can see, and the first row of each session.
+    If `every` > 1, they are every `every`-th row from the first visible one. Raises InputError like `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -223,7 +223,7 @@ def sessions(
 
 
 def trade(execution: Execution, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
-    """Return the session in which the decision taken at `row` is filled, before delistings (`Execution.carry`)."""
+    """Trade on `weights` in the step from the close of `row`; return it before delistings (see `Execution.carry`)."""
     price = execution.price[execution.fill_row(row)]
     before = value(*account, price)
     weights = execution.within(weights, account, row, terms.max_weight, terms.max_turnover)
