@@ -91,8 +91,8 @@ class BacktestResult:
     cost_sweep: Sweep = field(default_factory=dict)
     """Figures of the same decisions at other fees: bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the same decisions with market impact: initial cash -> strategy -> figures. They are the figures of
-    `cost_sweep` and 'costs', the yearly costs as a fraction of the account."""
+    """Figures of the same decisions with market impact: initial cash -> strategy -> figures. The keys are those of
+    `cost_sweep`, plus 'costs': the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)

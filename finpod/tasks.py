@@ -283,7 +283,7 @@ def make_stock_task(
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
             text = f"the {name} window has {last - first} bars to trade, fewer than hold={trading.hold}"
-            raise InputError(f"{text}; take a longer window or a smaller hold", argument=name)
+            raise InputError(f"{text}; choose a longer window or a smaller hold", argument=name)
     known = market.rows(0, validation_rows[1] + 1)
     # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))

@@ -196,7 +196,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features of stocks. Return remarks on dropped features, and on a `max_weight` too low to invest all.
+    """Compute features. Return remarks on dropped ones, and on a `max_weight` that is too low to be fully invested.
 
     Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
     gradient has rollouts longer than the training window.

@@ -83,7 +83,7 @@ def who_varies(result: BacktestResult) -> str:
 
 
 def spread_note(result: BacktestResult) -> str:
-    """Return a note that agents of one tournament understate the effect of luck; empty for other variants."""
+    """Return a note that the spread over agents of one tournament understates luck; empty for spreads over seeds."""
     note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure luck"
     return note if result.variants and result.variant_kind == "member" else ""
 

@@ -1,4 +1,4 @@
-"""`finpod bench | demo`: measures speed; trains and tests agents on the bundled sample."""
+"""`finpod bench`, which measures speed, and `finpod demo`, which trains and tests agents on the bundled sample."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class MarketEnv:
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
             bars = f"the window has {self.last - self.first} bars to trade, fewer than hold={config.hold}"
-            raise InputError(f"{bars}; choose a longer window or decide more often")
+            raise InputError(f"{bars}; choose a longer window or a smaller hold")
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = execution.mark.device

@@ -107,8 +107,8 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
     The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
     proportional to exp(s z), where z [N] is standard normal and s matches the account's effective number of assets. At
-    each trade, a portfolio mixes so much new noise into z that its turnover equals that of the account (see `turned`).
-    It invests the same fraction as the account. Later trades correct turnover that fills missed. The seed is fixed.
+    each trade, new noise is mixed into z, in the amount that gives the turnover of the account (see `turned`). The
+    fraction invested is that of the account. If a fill missed some turnover, later trades add it. The seed is fixed.
     """
     eligible = _eligible(path, window)
     for reason, holds in (

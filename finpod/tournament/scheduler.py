@@ -301,5 +301,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for part `number` of `count`. It reports the fraction of all parts, with `prefix`."""
+    """Return a progress function for part `number` (from 0) of `count` equal parts. It adds `prefix` to the text."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -14,12 +14,13 @@ def within_caps(
 ) -> Tensor:
     """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
 
-    No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights: w
-    = min(c * target, max_weight), where c >= 1 keeps the sum. With fewer than sum / max_weight assets, cash remains.
+    No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
+    the capped target is min(c * target, max_weight), where c >= 1 keeps the sum S of the target. If the target has
+    fewer than S / max_weight assets, the rest stays in cash.
 
-    The turnover, sum |w - current|, is at most `max_turnover`. Positions above `max_weight` are first sold down to it;
-    then w moves towards the target as far as `max_turnover` allows. If the first sale alone exceeds `max_turnover`,
-    `max_weight` takes precedence and nothing else is traded. Otherwise both caps hold to 1e-9.
+    The turnover, sum |w - current| of the returned weights w, is at most `max_turnover`. Positions above `max_weight`
+    are first sold down to it. From there, the weights move towards the capped target as far as `max_turnover` allows.
+    If the first sale alone exceeds `max_turnover`, nothing else is traded. Otherwise both caps hold to 1e-9.
 
     None means no cap. Gradients pass. Rows of NaN, which mean no trade, stay NaN.
     """
