@@ -193,7 +193,7 @@ class EventFiles:
         self._file.write_event(Event(wall_time=now, step=len(self._seen), summary=Summary(value=known)))
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the open file, if there is one."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):

@@ -28,7 +28,7 @@ class MarketEnv:
     """E accounts that trade from row `first` to row `last` of a market; see the conventions in finpod/README.md.
 
     The row numbers of groups are on the CPU, so delistings and ends of episodes are found without reading the device.
-    A bad action (NaN or infinite) trades nothing, and is recorded until `check` is called. Steps agree with a backtest
+    An action that is NaN or infinite trades nothing, and makes the next `check` raise an error. Steps equal a backtest
     to the last bit. With `compile`, they are several times faster and agree to 1e-6; torch.compile needs a C++ compiler
     and a minute at the first step. `anchor` [T, N]: weights of `config.anchor`, needed only for 'extra:COLUMN'.
     """
@@ -59,7 +59,7 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes, by default on random days. A seed makes these and all later start days reproducible."""
+        """Begin all episodes, on random days unless `config.random_start` is False. `seed` makes them reproducible."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)

@@ -135,10 +135,10 @@ def name_of(feature: Feature) -> str:
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return (features that `market` supports, names of features whose tables it lacks). A set stands for its features.
+    """Return the features that `market` supports, and the names of those that need a table which the market lacks.
 
-    Raises InputError for an unknown name, a user's column that the market does not have, a function that is named like
-    a built-in or another requested feature, and if no feature is left.
+    The name of a set in `SETS` means all its features. Raises InputError for an unknown name, an unknown user column, a
+    function that is named like a built-in or another requested feature, and if the market supports none of `features`.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}

@@ -89,7 +89,7 @@ class MarketData:
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
             one, following = (f"{day!s:.16}".removesuffix("T00:00") for day in self.dates[back[0] : back[0] + 2])
-            raise DataError(f"dates do not increase: {one} comes before {following}; sort and drop repeats")
+            raise DataError(f"dates do not increase: {one} is followed by {following}; sort and drop repeats")
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():

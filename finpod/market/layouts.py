@@ -100,7 +100,7 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
 
 
 def _may_be_tickers(column: Column) -> bool:
-    """Return True if a column of unknown meaning may contain tickers: text, identifiers, or repeated row numbers."""
+    """Return True if a column of unknown meaning may contain tickers: text, codes, or unnamed numbers that repeat."""
     if column.kind != "whole":
         return column.kind == "text" or (column.unnamed and column.kind == "blank")
     return column.values.nunique() < len(column.values) if column.unnamed else column.word.endswith(("id", "code"))

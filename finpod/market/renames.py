@@ -21,8 +21,8 @@ from finpod.market.readers import read_text_table
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
 BUNDLED = Path(__file__).with_name("renames.csv")
-"""Well-known renames by date, in the format of a user's file. Renames without a date apply only to lists of members:
-another company also had the new symbol, and prices under this symbol may be of either company."""
+"""Well-known renames, in the format of a user's file. A rename has no date if another company also used the new symbol.
+It then applies only to lists of members, because prices under the new symbol may be of either company."""
 GRACE = np.timedelta64(10, "D")
 """Prices may change symbol this long before or after the rename. Bars after a longer pause are of another company."""
 ALIKE = 0.005
@@ -76,7 +76,7 @@ def read_renames(renames: Renames) -> list[Rename]:
     check_tickers([symbol for rule in rules for symbol in rule[:2]], name)
     symbols = [rule.old for rule in rules]
     if twice := [symbol for symbol in symbols if symbols.count(symbol) > 1]:
-        raise DataError(f"{name} renames {twice[0]} twice; keep one of the two")
+        raise DataError(f"{name} has two entries for {twice[0]}; keep one")
     return rules
 
 

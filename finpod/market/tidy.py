@@ -162,7 +162,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the bars sorted by date and ticker, without repeated rows. `parts` maps each file of a folder to its bars.
 
-    Raises DataError for different bars of one ticker and day.
+    Raises DataError for different bars of one ticker and time.
     """
     bars = bars.sort_values(["date", "ticker"], kind="stable", ignore_index=True)
     again = bars.duplicated(["date", "ticker"])
@@ -172,8 +172,8 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd
         day, ticker = bars.loc[differs.idxmax(), ["date", "ticker"]]
         of = [file for file, part in parts.items() if (part["ticker"][part["date"] == day] == ticker).any()]
         where = f", in its files {' and '.join(of)}" if of else ""
-        text = f"{name} has two different bars for {ticker} on {day:%Y-%m-%d}{where}"
-        raise DataError(f"{text}; keep one bar per ticker and session")
+        when = str(day).removesuffix(" 00:00:00")
+        raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one a ticker and time")
     log.repair(
         "duplicate rows dropped", bars["ticker"][again], bars["date"][again].to_numpy(), "bar", "given twice", "once"
     )

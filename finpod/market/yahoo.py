@@ -153,7 +153,7 @@ def _symbols(labels: Sequence[str]) -> list[str]:
     """Return the distinct tickers in Yahoo's spelling. Raises InputError for an invalid symbol."""
     symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
     if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
-        raise InputError(f"{wrong[0]!r} is not a symbol of Yahoo; use 1-20 letters, digits and . - = ^, a letter first")
+        raise InputError(f"{wrong[0]!r} is not a Yahoo symbol; use 1 to 20 of A-Z 0-9 . - = ^, not . - = first")
     return symbols
 
 
@@ -221,10 +221,10 @@ def discard(folder: Path) -> None:
 def gather(
     tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, ends: float, report: Progress
 ) -> dict[str, Missing]:
-    """Request all tickers that are not stored yet. Return ticker -> reason for tickers without bars.
+    """Request all tickers that are not stored yet, in batches. Return ticker -> reason for tickers without bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue. The next request waits `WAIT` seconds,
-    doubled after each further such batch in a row. Requests stop at `ends`, by the clock of `time.monotonic`.
+    Tickers that are rate limited or not answered go to the end of the queue. After a batch with such tickers, the next
+    request waits `WAIT` seconds, and twice as long after each further one in a row. Requests stop at `ends` (monotonic).
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

@@ -87,7 +87,7 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
 ) -> dict[str, Any] | None:
-    """Return a dict of the fields of the section and its 'html'; None if the section is left out."""
+    """Return the fields of a section and its 'html', one line if it failed; None if it has no values for the subject."""
     try:
         if (values := section.values(subject)) is None:
             return None
