@@ -29,7 +29,7 @@ nasdaq100: $(READY)  ## download the NASDAQ-100 from Yahoo, train agents and tes
 
 clean:  ## remove caches and builds; data, strategies, backtests and reports stay
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find finpod tests strategies -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find finpod tests strategies backtests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"error: finpod needs Python 3.11 or newer, $(PYTHON) is {v}; make PYTHON=python3.12")'
