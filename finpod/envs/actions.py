@@ -22,7 +22,7 @@ class TradingConfig(Terms):
     num_envs: int = 1024
     """Number E of accounts that are stepped in parallel."""
     start_groups: int | None = None
-    """Number G of groups, a divisor of num_envs. Accounts of a group trade on the same days. None: G = num_envs."""
+    """Number G of groups, a divisor of num_envs. Accounts of a group trade at the same bars. None: G = num_envs."""
     action: str = "tilt"
     """'tilt' changes the anchor's weights, 'softmax' sets weights and cash, 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0
@@ -36,7 +36,7 @@ class TradingConfig(Terms):
     horizon: int | None = 20
     """Number of decisions after which an episode is truncated. None: episodes last until the end of the window."""
     random_start: bool = True
-    """True to begin episodes on random days, False to begin them on the first day of the window."""
+    """True to begin episodes at random bars, False to begin them at the first bar of the window."""
     reward: str = "log"
     """'log': change of the log of equity over the step, net of costs; 'value': change of equity."""
     reward_scale: float = 1.0
@@ -81,9 +81,9 @@ SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
-    """Return the target weights [..., N] float64 of actions. `among` [..., N] marks assets that may be held.
+    """Return the target weights w [..., N] float64 of actions z. `among` [..., N] marks assets that may be held.
 
-    'tilt': w ~ a exp(k tanh z) for z [..., N], scaled to the sum of the `anchor` a [..., N], so that z = 0 gives the
+    'tilt': w ~ a exp(k tanh z) for z [..., N] and k = `tilt`, scaled to the sum of `anchor` a [..., N]. z = 0 gives the
     anchor. `anchor` None: equal weight, fully invested. 'softmax': w = exp(z) / sum exp(z) for logits z [..., N + 1] of
     assets and cash. Weights are zero outside `among`. Exponentials are float32 unless a float64 action has a gradient.
     """
@@ -115,11 +115,11 @@ def greedy_weights(
     policy: Any, trading: TradingConfig, features: Tensor, among: Tensor, state: Tensor, price: Tensor, equity: float,
     anchor: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the target weights [N] float64 of a policy's mean action for one account on one day.
+    """Return the target weights [N] float64 of a policy's mean action for one account at one decision.
 
     `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
     `account_state`. `anchor` [N] float64 is None for equal weight. Only 'shares' uses `equity` and `price` [N] (before
-    adjustment for splits; 0 without a bar): orders become weights at these prices, so other fills differ slightly.
+    adjustment for splits; 0 without a bar). Orders become weights at these prices; at other prices, fills differ.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

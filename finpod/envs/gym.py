@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Factor that converts array actions in [-1, 1] to z of a tilt, or to logits. tanh 3 = 0.995 is almost a full tilt."""
+"""Factor that converts array actions in [-1, 1] to logits, or to z of a tilt: tanh z is then at most tanh 3 = 0.995."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
@@ -88,7 +88,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
 
 
 class TradingEnv(_Vector):
-    """E accounts in one market as a gymnasium vector environment, of tensors on `device`, or of arrays with `numpy`.
+    """E accounts in one market as a gymnasium vector environment: tensors on `device` or, with `numpy`, arrays.
 
     With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: the number of a row in the table
     `panel.features` [T, N, F], which all accounts share, and the weights at the close of that row, cash last. Actions
@@ -157,7 +157,7 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
         self.action_space, self.observation_space = self.many.single_action_space, self.many.single_observation_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Begin an episode. A seed makes this and all later start days reproducible. `options` are not used."""
+        """Begin an episode. A seed makes this and all later episodes reproducible. `options` are not used."""
         super().reset(seed=None if seed is None else require_seed(seed))
         obs, _ = self.many.reset(seed=seed)
         return obs[0], {}
@@ -171,8 +171,8 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 class LocomotionVectorEnv(_Vector):
     """A locomotion task as a gymnasium vector environment of E worlds.
 
-    Observations [E, S] float32 and rewards [E] are tensors on `device`, or arrays with `numpy=True`. Actions [E, A] lie
-    within the task's `action_limit`. `env` is the environment on tensors.
+    Observations [E, S] float32 and rewards [E] are tensors on the device of `env`, or arrays with `numpy=True`. Actions
+    [E, A] lie within +-`env.spec.action_limit`.
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a row of
 the tables, and the `account_state` [E, N + 1] at its close. The E = G * M accounts form G groups. The M accounts of a
-group are on the same day. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
+group are at the same row. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
 """
 
 from functools import cached_property
@@ -59,7 +59,7 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes, on random days unless `config.random_start` is False. `seed` makes them reproducible."""
+        """Begin all episodes, at random rows unless `config.random_start` is False. `seed` makes them reproducible."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)
@@ -104,7 +104,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] simple returns, on the CPU, of holding the anchor for `hold` rows from row `first` + d, after costs."""
+        """[n] on the CPU: simple returns of the anchor, after costs, over `hold` rows from row `first` + the index."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]
@@ -144,7 +144,7 @@ class MarketEnv:
         return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
-        """Raise InputError, with environment, step and column, for the first bad action since the last check."""
+        """Raise InputError for the first action since the last check that is not finite; name its step and column."""
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
@@ -181,7 +181,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return start days [count]: random, with room for an episode (horizon None: one step), or all `first`."""
+        """Return start rows [count]: all `first`, or random with room for an episode (horizon None: for one step)."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
@@ -227,7 +227,7 @@ class MarketEnv:
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset accounts whose episode is over. A ruined account restarts with its initial cash on its group's day."""
+        """Reset accounts whose episode is over. A ruined account gets its initial cash and stays at its group's row."""
         again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)

@@ -17,7 +17,7 @@ from finpod.seeds import require_seed, torch_seed
 HUGE = 1e18
 """Actions of this size or more are refused like NaN, because costs with their square could overflow float32."""
 MAX_FAILURES = 100
-"""Default of `max_failures`, the number of failed worlds that a run tolerates."""
+"""Default of `max_failures`, the number of failures (NaN, overflow) of worlds that a run tolerates."""
 
 
 class LocomotionEnv:
@@ -39,7 +39,7 @@ class LocomotionEnv:
         self._generator = torch.Generator(device=self.device).manual_seed(torch_seed(require_seed(seed)))
         self._bad = torch.full((2,), -1, dtype=torch.int64, device=self.device)
         self.failures = torch.zeros((), dtype=torch.int64, device=self.device)
-        """Number of worlds that have failed so far."""
+        """Number of failures so far. A world that fails twice is counted twice."""
         self._clock = 0
         self.reset()
 
@@ -88,7 +88,7 @@ class LocomotionEnv:
         if env >= 0:
             raise InputError(f"the action of environment {env} at step {step} must have a finite size below {HUGE:g}")
         if failures > self.max_failures:
-            fault = f"{self.spec.gym_id}: the physics of {failures} worlds became NaN or overflowed"
+            fault = f"{self.spec.gym_id}: worlds became NaN or overflowed {failures} times"
             limit = f"more than max_failures = {self.max_failures}; use smaller actions, or raise max_failures"
             raise FinpodError(f"{fault}, {limit}")
 
@@ -142,7 +142,7 @@ def make_locomotion(
     name: str, num_envs: int, *, seed: int = 0, device: torch.device | str = "cpu", variant: str = "standard",
     threads: int | None = None, max_failures: int = MAX_FAILURES, action_scale: float = 1.0,
 ) -> LocomotionEnv:  # fmt: skip
-    """Return the environments of a task: on MuJoCo's thread pool, or on a GPU with MuJoCo Warp.
+    """Return the environments of a task: on MuJoCo's thread pool if `device` is the CPU, else with MuJoCo Warp.
 
     Raises InputError for an unknown task or variant, an invalid number, and an engine that is not installed.
     """

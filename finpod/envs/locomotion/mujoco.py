@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo resets its clock to 0, so `step` finds it."""
+"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo resets its clock to 0, which `step` detects."""
 
 
 def load_model(spec: Spec) -> Any:

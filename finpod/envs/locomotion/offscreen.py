@@ -13,7 +13,7 @@ MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
 
 
 def draw(folder: Path, width: int, height: int) -> None:
-    """Draw a frame for each row of positions in `folder`, and write all to `FRAMES`. Shadows are slow without a GPU."""
+    """Draw a frame for each row of `POSITIONS`, without shadows, which are slow on a CPU. Write all to `FRAMES`."""
     import mujoco
     import numpy as np
 

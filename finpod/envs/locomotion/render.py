@@ -44,7 +44,7 @@ class Episode(NamedTuple):
     total: float
     """Return of the episode: sum of its rewards."""
     fell: bool
-    """True if the episode ended before the time limit."""
+    """True if the episode ended in a fall or a failed simulation, not only by the time limit."""
     step: float
     """Simulated seconds per step."""
 
@@ -88,7 +88,7 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
     """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
 
-    Tries EGL and then OSMesa, or only the backend that the variable MUJOCO_GL names. Raises InputError if none works.
+    On Linux, tries EGL, then OSMesa; or only the backend in the variable MUJOCO_GL. Raises InputError if none works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]

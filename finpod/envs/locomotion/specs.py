@@ -88,12 +88,12 @@ def walker_healthy(state: State) -> Tensor:
 
 
 def ant_contact(state: State) -> Tensor:
-    """Return the cost [W] of external forces of the Ant."""
+    """Return the cost [W] of external forces on the Ant."""
     return 5e-4 * state["cfrc_ext"].clamp(-1, 1).square().sum((-2, -1))
 
 
 def humanoid_contact(state: State) -> Tensor:
-    """Return the cost [W] of external forces of the Humanoid, at most 10."""
+    """Return the cost [W] of external forces on the Humanoid, at most 10."""
     return (5e-7 * state["cfrc_ext"].square().sum((-2, -1))).clamp(max=10)
 
 
