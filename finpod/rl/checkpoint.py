@@ -41,7 +41,7 @@ class Checkpoint:
     learner: dict[str, Any]
     """State of the learner."""
     env: dict[str, Any]
-    """State of the environment. It is empty for a copied agent, which begins in a new environment."""
+    """State of the environment; empty for selected agents and for mutated copies, which begin in a new environment."""
     config: dict[str, Any]
     """Settings of the learner."""
     seed: int
@@ -53,7 +53,7 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task can build it.
+        Raises CheckpointError if the weights do not fit, or without `untrained` if only the task can build the policy.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -85,7 +85,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint of a file. No code in it is run. Raises CheckpointError if `save` did not write it."""
+        """Return the checkpoint in a file. No code in it is run. Raises CheckpointError for missing or other files."""
         try:
             stored = path.read_bytes()
         except OSError as error:

@@ -31,7 +31,7 @@ def linear(
 
 
 class RunningStats(nn.Module):
-    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` applies them."""
+    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` scales with them."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -66,8 +66,8 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics that `observe` collects. `observe` is then called after each update, as
-    PPO compares probabilities under the old and the new weights. Otherwise it is called before each update."""
+    """True if actions depend on the statistics that `observe` collects. `observe` is then called after each update, so
+    that PPO computes old and new probabilities with the same statistics. Otherwise it is called before each update."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
@@ -184,7 +184,7 @@ class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
     The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at
-    zero. An untrained policy holds the anchor ('tilt'), equal weights with cash ('softmax'), or its shares ('shares').
+    zero. Untrained, it holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
     """
 
     spec: PolicySpec

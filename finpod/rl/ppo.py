@@ -95,8 +95,7 @@ class PPO:
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Train the policy on a rollout; return losses and mean reward as device tensors. As `progress` goes from 0 to
-        1, the annealed settings fall linearly to zero."""
+        """Train on a rollout; return losses and mean reward as device tensors. Annealing ends at `progress` 1."""
         config = self.config
         remaining = 1 - progress
         rate = config.learning_rate * (remaining if config.anneal_lr else 1.0)
@@ -150,7 +149,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] divided by the standard deviation of discounted returns so far, with this rollout."""
+        """Return rewards [H, E] / standard deviation of all discounted returns up to this rollout, clipped at +-10."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -174,7 +173,8 @@ class PPO:
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
         """Return the loss and its terms for a minibatch of g groups: table rows [H, g], other arguments [H, g, M, ...].
 
-        loss = -mean min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per dimension.
+        loss = -mean sum min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per dimension.
+        The sum is over the action dimensions if `factored`; otherwise, there is one ratio, that of the whole action.
         """
         code = encode_rows(self.policy, self.table, row)
         mean, value = self.policy(code, state)
