@@ -20,8 +20,8 @@ SCORES = {
 FEW = 4
 """Smallest number of trials for a probability of overfitting."""
 ROOM = 2.5e8
-"""Largest memory, in bytes, for a probability of overfitting. Each way to choose half of the blocks of days takes about
-50 bytes per trial."""
+"""Largest memory, in bytes, for a probability of overfitting. The returns are cut into blocks. Each way to choose half
+of the blocks takes about 50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
@@ -30,7 +30,7 @@ class SelectionBias(NamedTuple):
     `trials` is the number of trials with a score; `best`, `mean` and `sd` (ddof 1) describe their scores. `expected` is
     the expected best score of as many trials without skill; NaN if no trial has returns. `alike` is the expected best
     score of as many trials that all have the skill `mean`.
-    `overfitting` is the probability that the best trial on half of the days is below the median on the other half.
+    `overfitting` is the probability that the best trial on half of the periods is below the median on the other half.
     """
 
     trials: int
@@ -58,7 +58,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
 
 
 def _overfitting(trials: Sequence[Trial]) -> float:
-    """Return the probability of overfitting, with as many blocks of days as fit in `ROOM`; NaN if undefined."""
+    """Return the probability of overfitting, with as many blocks of returns as fit in `ROOM`; NaN if undefined."""
     lengths = {len(trial.returns) for trial in trials}
     if len(lengths) == 1 and len(trials) >= FEW:
         for splits in (16, 12, 8, 4):

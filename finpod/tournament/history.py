@@ -63,7 +63,7 @@ class History:
 def read_history(run: str | Path) -> History:
     """Return the history of a run. `run` is its output folder OUT, the folder OUT.unfinished or the storage's URL.
 
-    Raises InputError if there is no run, and CheckpointError with the line if a log is damaged or of another format.
+    Raises InputError if there is no run or no trial yet, and CheckpointError if a log is damaged or of another format.
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:

@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings that vary, by name. The value None of 'features' stands for all features."""
+        """All settings but the agent's name and seed. The value None of 'features' stands for all features."""
         values = {**self.agent_settings["config"], **self.agent_settings}
         return {name: value for name, value in values.items() if name not in ("agent_id", "seed", "config")}
 
@@ -204,7 +204,7 @@ class Leaderboard:
         """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
         `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
-        `alike` with those of a better agent, the agent is selected only if too few others are left. Without `base`,
+        `alike` with those of an agent already selected, it is selected only if too few others are left. Without `base`,
         only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial has a score.
         """
         agents: dict[str, Trial] = {}

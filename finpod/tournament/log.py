@@ -34,7 +34,7 @@ class TrialLog:
         self.header: Mapping[str, Any] = {}
         """Plan, settings, task and versions in the last 'begin' record; empty if there is no such record."""
         self.origin: Mapping[str, Any] = {}
-        """Entry 'run' of the same record, with settings of the training process; see `Recorded`."""
+        """Entry 'run' of the last 'begin' record, with settings of the training process; see `Recorded`."""
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""
@@ -75,7 +75,7 @@ class TrialLog:
             self.board.take(record)
 
     def append(self, kind: str, **values: Any) -> None:
-        """Write a record to disk, then apply it. Raises InputError if it cannot be written."""
+        """Write a record to the log, then apply it. Raises InputError if it cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
         if self.torn:  # remove the last line; at a URL, each line is a file of its own
@@ -133,7 +133,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return where a run may be: at `storage` or a URL, or in OUT and OUT.unfinished, here and in strategies/."""
+    """Return where a run may be: `storage`, the URL `run`, or RUN and RUN.unfinished, here and in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)
@@ -148,7 +148,7 @@ def exists(place: Store, name: str) -> bool:
 
 
 def fetch(store: Store, name: str) -> bytes:
-    """Return a checkpoint file. Raises CheckpointError if it is missing."""
+    """Return the content of a checkpoint file. Raises CheckpointError if it is missing."""
     try:
         return store.read(name)
     except FileNotFoundError as error:

@@ -225,8 +225,8 @@ def open_log(
 ) -> tuple[TrialLog, list[str]]:
     """Return (the log of a tournament, sentences on the settings that changed since the last driver).
 
-    If the header or `origin` (see `Recorded`) has changed, both are logged as a record 'begin'. Raises InputError for a
-    change that is not allowed; see `refuse_changes`.
+    If the log is new, or if the header or `origin` (see `Recorded`) has changed, both are logged as a record 'begin'.
+    Raises InputError for a change that is not allowed; see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
     known, header, entry = len(log.notes), _plain(header), _plain(origin)

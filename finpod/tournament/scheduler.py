@@ -35,7 +35,7 @@ from finpod.workers.ray_executor import RayExecutor
 T = TypeVar("T")
 
 WAIT = 0.5
-"""Largest number of seconds between two calls of `watch`."""
+"""Largest number of seconds between calls of `watch` on Ray. In this process, a slice of training may take longer."""
 
 
 class Scheduler:
@@ -43,8 +43,8 @@ class Scheduler:
 
     Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where`
     describes the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix
-    times. `latest` is the trial that has ended since the last call, or None. `losses` are the losses of the last trial
-    that ended. `remark` is a message since the last call, or empty; in the first call, it is the argument `remark`.
+    times. `latest` is the last trial that ended since the previous call, or None. `losses` are those of the last trial
+    that ended. `remark` is a message since the previous call (at first the argument `remark`), or empty.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Scheduler:
     def stopped(self, number: int) -> str | None:
         """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
 
-        All rules except `seconds` depend only on the trials drawn before it, not on the speed of the executor.
+        All rules except `seconds` depend only on the trials drawn before that trial, not on the speed of the executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:
@@ -274,7 +274,7 @@ def run(
 
     `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which
     the task can be built again. The first call of `watch` gets `remarks`. Logs and checkpoints are removed at the end.
-    Raises InputError for an unfinished run that is neither resumed nor overwritten, is in use, or has other settings.
+    Raises InputError for an unfinished run that is in use, has other settings, or is neither resumed nor overwritten.
     """
     # the executor is opened first: an earlier run is removed only when nothing else can fail
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):

@@ -70,7 +70,7 @@ class Plan:
     retries: int = 3
     """Number of times that lost training is repeated from the last checkpoint before the trial fails."""
     alike: float = ALIKE
-    """Largest correlation of validation returns, minus those of the baseline, between two selected agents."""
+    """Largest correlation of the excess returns (validation returns minus the baseline's) of two selected agents."""
     restart_rate: float = 0.25
     """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     stop: Stop = field(default_factory=Stop)

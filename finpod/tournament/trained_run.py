@@ -50,7 +50,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
 
 
 def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """Return a trial as a dict, with the settings that the tournament may vary. A set of features becomes its size."""
+    """Return a trial as a dict, with the settings that may vary. A subset of features becomes its size, or 'all'."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
