@@ -107,7 +107,7 @@ class SegmentsFolder(RunFolder):
         return len([*self.path.glob(f"segment-*/{ENSEMBLE}"), *self.path.glob(f"segment-*{UNFINISHED}/seed-*/*")])
 
     def clear(self) -> None:
-        """Remove all segments."""
+        """Remove the segments, the file that lists them, and files that were being written."""
         self._remove("segment-*", ".*", WALK_FORWARD)
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""`schedule`: training, validation and test days of each agent of a walk-forward.
+"""`schedule`: training, validation and test windows of each agent of a walk-forward.
 
 The windows of one segment, oldest session first:
 
@@ -6,7 +6,8 @@ The windows of one segment, oldest session first:
 
 The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends
 with its window, so no training reward depends on a session of validation. The outcome of a decision lies up to `hold`
-sessions ahead. The purge keeps outcomes of training out of validation, the embargo those of validation out of the test.
+rows ahead (sessions, if bars are daily). The purge keeps the outcomes of training decisions out of validation. The
+embargo keeps those of validation decisions out of the test.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Span(NamedTuple):
     def move(self, sessions: Array, index: int, times: int) -> int:
         """Return the index of the first session at or after sessions[index] + `times` spans.
 
-        Return -1 if this date is before the data, and len(sessions) if it is after.
+        Return len(sessions) if that date is after the data, and -1 if it is before the data. For years and months, a
+        date up to `HOLIDAYS` before the data gives 0.
         """
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
@@ -90,10 +92,10 @@ def schedule(
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths; see `as_span`. With `expanding`, every training begins on the same
-    day. `purge` and `embargo` are the numbers of sessions left out after training and after validation; None: as many
-    as `hold` rows span. A test begins with a decision, a multiple of `hold` rows after `start`, so the interval between
-    decisions is constant. If fewer than `hold` rows are left, they go to the last test. Raises InputError for invalid
-    lengths, a purge shorter than `hold` rows, and data that begin too late.
+    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`; None: as
+    many as `hold` rows span. A test begins with a decision, a multiple of `hold` rows after `start`, so the interval
+    between decisions is constant. If at most `hold` rows are left, they go to the last test. Raises InputError for
+    invalid lengths, a purge shorter than `hold` rows, a window with too few bars, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in windows.items()}

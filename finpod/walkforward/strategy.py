@@ -1,6 +1,6 @@
 """`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; performance of each segment.
 
-Each ensemble takes over the positions and cash of the previous one: nothing is sold between segments, and no day
+Each ensemble takes over the positions and cash of the previous one: nothing is sold between segments, and no return
 counts twice.
 """
 
@@ -35,11 +35,11 @@ SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "fea
 
 
 class WalkForward(Strategy):
-    """Strategy that trades one account with the agents of all segments. The agent of the day's segment decides.
+    """Strategy that trades one account with the agents of all segments. Each agent decides in its own segment.
 
     The first agent also decides before the first segment. Each of the `variants` uses the same seed, or the same
     member, in all segments. Raises StrategyError if an agent was trained or selected on or after the first day of its
-    test.
+    test, or if the segments are not in order.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the decision of the agent whose segment contains the day."""
+        """Return the decision of the agent whose segment contains `view.date`."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 

@@ -120,7 +120,7 @@ class InlineExecutor:
         self._queue.append((key, piece))
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Run the first piece in the queue and return its outcome."""
+        """Run the first piece in the queue to its end, whatever the timeout, and return its outcome."""
         if not self._queue:
             return []
         key, piece = self._queue.popleft()

@@ -181,7 +181,10 @@ class RayExecutor:
         self._mark()
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Return the pieces that have ended or exceeded their time limit. Raises EngineError if Ray has ended."""
+        """Wait up to `timeout` seconds, but at most `LOOK`, until a piece ends.
+
+        Return all pieces that have ended or exceeded their time limit. Raises EngineError if Ray has ended.
+        """
         if not self._running:
             return []
         with self._calls():
@@ -226,7 +229,7 @@ class RayExecutor:
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, room for {slots} pod{'s' * (slots != 1)}"
 
     def close(self) -> None:
-        """Cancel the running pieces. Shut Ray down if this executor started it."""
+        """Cancel the running pieces. Shut down or leave Ray if this executor started or joined it."""
         if self._gone or not self._ray.is_initialized():
             return
         for reference in self._running:
