@@ -144,7 +144,7 @@ class MarketEnv:
         return Step(obs, reward.flatten(), ruined.flatten(), truncated.flatten(), final), notional, equity
 
     def check(self) -> None:
-        """Raise InputError for the first action since the last check that is not finite; name its step and column."""
+        """Raise InputError, with environment, step and column, for the first non-finite action since the last check."""
         env, step, column = self._bad.tolist()
         self._bad.fill_(-1)
         if env >= 0:
