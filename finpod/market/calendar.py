@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """Return the sessions of an exchange in [first, last]. Raises InputError for unknown calendars or years."""
+    """Return the sessions from `first` to `last`. Raises InputError if `calendar` is unknown or lacks these years."""
     import exchange_calendars
 
     start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
@@ -67,7 +67,7 @@ def offset_text(distance: np.timedelta64) -> str:
 
 
 class Timeline:
-    """Times at which the sessions of a market end: the exchange's close, or the end of the day if none is known.
+    """Times at which the sessions of a market end: the exchange's close, or the end of the day if no close is known.
 
     `zone` is the time zone of these times. If it is None, times of day are compared as written.
     """

@@ -22,7 +22,7 @@ CALM, CERTAIN = 0.05, 5
 STALE = 5
 """Stale bars (see `mask_stale_tails`) at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
-"""At least this many equal closes at the end of an asset's history are suspicious if no volume shows a trade."""
+"""Equal closes at the end of an asset are suspicious if they span this many sessions and no volume shows a trade."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
 """A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`, or at least
@@ -30,7 +30,7 @@ LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
-"""Largest difference between the absolute log return of a jump and the log of one of `SPLIT_SIZES`."""
+"""A jump has the size of a split if its absolute log return is closer than this to the log of one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
 """A gap of at least `LONG_GAP` sessions with an absolute log return of at least `LEVEL` across it is an anomaly."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
@@ -78,9 +78,9 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     """Mask volumes of zero on bars whose price moved, and repair volumes whose unit changes within the history.
 
-    The unit has changed if volumes jump by a factor 10^k with k >= 2, the price does not jump, and all volumes on the
-    larger side end in k more zeros than those on the other side. The larger volumes are divided by 10^k. A volume of
-    zero is kept if the price did not move: perhaps nobody traded.
+    The unit has changed if volumes jump by a factor 10^k with k >= 2, the price does not jump, and the larger volumes
+    share at least three trailing zeros, k more than the smaller volumes share. The larger volumes are then divided by
+    10^k. A volume of zero is kept if the price did not move, because perhaps nobody traded.
     """
     values = bars.values
     if "volume" not in values:
@@ -128,7 +128,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 
     A stale bar has no positive volume and the same prices as the previous bar (open, high and low may also be missing
     or equal to the close). Stale bars are masked if they span at least `STALE` sessions, one of them has a volume of
-    zero, and the asset has any positive volume. Other equal closes without a trade at the end are reported.
+    zero, and the asset has any positive volume. Other equal closes at the end are reported if no volume shows a trade.
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -158,7 +158,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
     """Return two arrays [R]: a mask of the `stale` bars at the end of each asset, and how many sessions they span.
 
-    `session` [R] is the session number of each bar. The first bar of an asset is not stale.
+    `session` [R] is the session number of each bar. The first bar of an asset is never stale.
     """
     last_live = np.maximum.accumulate(np.where(stale, 0, np.arange(len(bars))))
     end = bars.stop - 1
@@ -211,7 +211,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
         return (
             f"close moves {close[row] / before - 1:+.2%}, adj_close {adjusted[row] / adjusted[row - 1] - 1:+.2%}: "
             f"perhaps a spin-off or special dividend of {cash:.2f} at a price of {before:.2f}; if it is reinvested at "
-            f"the day's close, the return is {(close[row] + cash) / before - 1:+.2%}"
+            f"this close, the return is {(close[row] + cash) / before - 1:+.2%}"
         )
 
     size = SPLIT_SIZES[np.searchsorted(np.log(SPLIT_SIZES[:-1] * SPLIT_SIZES[1:]) / 2, np.abs(move))]  # nearest log
@@ -256,8 +256,8 @@ def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
     In a market with volumes, the close is constant for at least `STILL` sessions without volume, and the first bar with
-    volume opens or closes at the same price. In others, the close stays the same on at least `STILL_WITHOUT_VOLUME`
-    sessions after the first, and then moves on nine sessions of ten.
+    volume opens or closes at the same price. In other markets, the close stays the same for at least
+    `STILL_WITHOUT_VOLUME` sessions after the first, and then moves at nine of ten bars.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

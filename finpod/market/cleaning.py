@@ -53,9 +53,9 @@ def build_market(
     adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but were not
     changed (`suspicions`), including the entries that `read_bars` added to `log`.
 
-    Rows that are not on a session of `calendar` are dropped; if `calendar` is None, every date is a session. Rows whose
-    session is not over at `now`, by default the present, are dropped, too. Weekly and longer bars may have any date. If
-    `membership` is None, every asset is always a member. By default, `periods_per_year` is measured from the dates.
+    Rows outside the sessions of `calendar` are dropped, as are rows whose session is not over at `now` (None: the
+    present). If `calendar` is None, every date is a session. Weekly and longer bars may have any date. If `membership`
+    is None, every asset is always a member. If `periods_per_year` is None, it is measured from the dates.
 
     Raises InputError for a benchmark that has no rows or is a member, and for members without rows unless
     `allow_missing`; DataError for unusable content.
@@ -129,7 +129,7 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the bars to drop: on no session, outside its hours, or on a session not over at `now`.
+    """Return a mask [rows] of the bars to drop: outside the sessions (or hours), or in a session not over at `now`.
 
     Without a calendar, every date is a session, which is over on the next day in New York. Weekly and longer bars may
     have any date, such as a Sunday or a holiday; such a bar is over when the last session up to its date is over.

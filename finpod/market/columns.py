@@ -63,7 +63,7 @@ SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short labels of JSON interfaces -> words. They are read if a table has o, h, l, c and no other label for a field."""
+"""Short labels of JSON interfaces -> words. Used if o, h, l, c exist and all others are known and name no field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -116,7 +116,7 @@ class Column:
 
     @property
     def known(self) -> bool:
-        """True if the label is a known word. Words for dates, tickers and company names must also fit the values."""
+        """True if the label is a known word. If it is a word for dates, tickers or names, the values must fit, too."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in (*_FIELDS, *_OTHERS) or (self.word in DATES and holds_dates(self.values, digits=True))

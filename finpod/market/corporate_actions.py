@@ -24,8 +24,8 @@ USUAL = (0.02, 0.1)
 """Bounds of the scale of an asset's log returns, which is estimated from the median of their absolute values."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
 """An asset's closes count as unadjusted if the log odds for this, summed over its splits, are at least `DECIDES`. A
-split contradicts the others if its own log odds for the opposite are at least `CONTRADICTS`. If the vendor's adj_close
-contains the splits, `DECIDES` is added to the sum; if it lacks them, `DECIDES` is subtracted."""
+split contradicts the others if its own log odds for the opposite are at least `CONTRADICTS`. With a vendor's adj_close,
+`DECIDES` is added to the sum if adj_close / close has the step of a split, and else subtracted."""
 
 
 class Splits(NamedTuple):
@@ -42,17 +42,17 @@ class Splits(NamedTuple):
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
     """Apply the listed splits and dividends to the bars, and return (bars, notes, listed).
 
-    The columns `split` and `dividend` are replaced by an `adj_close` that agrees with them. It is omitted if the vendor
-    gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has the
-    unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
+    The columns `split` and `dividend` are replaced by an `adj_close` that agrees with them. There is no `adj_close` if
+    the vendor gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has
+    the unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
     split that was applied to a part of the history is applied to the rest. `_as_traded` finds unadjusted closes.
 
-    A dividend d on day t must multiply adj_close / close before t by one of two factors: 1 - d / c(t-1), which vendors
-    use, or c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). A missing dividend is applied by the second
-    factor if d exceeds a tenth of the price or no adjusted close exists, else by the first. A step of adj_close / close
-    that fits neither factor is repaired if it is certainly wrong, and otherwise reported as a suspicion.
+    A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
+    c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
+    factor is right. A missing dividend is applied by the second factor if d is that large or no adjusted close exists,
+    else by the first. Another step of adj_close / close is repaired if it is certainly wrong, and otherwise reported.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -107,7 +107,7 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
         returns, raw = [f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row])], bool(as_traded[row])
         one, other = ("unadjusted", "adjusted") if raw else ("adjusted", "unadjusted")
         return (
-            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the day's return is "
+            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the return is "
             f"{returns[raw]}; if they are {other}, it is {returns[not raw]}"
         )
 
@@ -123,10 +123,10 @@ def _as_traded(
     `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
     of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
     decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
-    Each asset is decided alone, because a table may combine vendors. `has_adjusted` [R] is True if there is a vendor's
-    adjusted close, `in_factor` [R] if that close contains the split, `repaired` [R] if the split is already repaired.
+    Assets do not affect each other, because a table may combine vendors. `has_adjusted` [R] is True if there is a
+    vendor's adj_close, `in_factor` [R] if adj_close / close has a split's step, `repaired` [R] on repaired splits.
 
-    The day's real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
+    The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
     to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
     """
     is_split = ratio != 0
@@ -150,8 +150,8 @@ def _as_traded(
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
     """Return the bars with the split on `row` applied to the rest of the history, if only a part of it has the split.
 
-    The closes then jump by the split on another day nearby. Prices before this jump are divided by the split, volumes
-    are multiplied by it. `ratios` [R] are the log ratios of all splits. Jumps on days of other splits do not count.
+    In this case, the closes jump by the split on another day nearby. Prices before this jump are divided by the split;
+    volumes are multiplied. `ratios` [R] are the log ratios of all splits. Jumps on days of other splits do not count.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start
@@ -174,15 +174,14 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
     """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
 
-    A step of a vendor's adjusted close that does not fit the dividend is repaired if it is certainly wrong, and
-    otherwise reported as a suspicion.
+    A step of a vendor's adj_close that does not fit is repaired if it is certainly wrong, and otherwise reported.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
     close, cash, vendor = bars.values["close"], dividend[rows], has_adjusted[rows]
     before = close[rows - 1] * np.exp(-splits.as_traded[rows])
     with np.errstate(invalid="ignore", divide="ignore"):
-        usual = -np.log(1 - cash / before)  # NaN or infinite for a dividend of the whole price
+        usual = -np.log(1 - cash / before)  # infinite or NaN for a dividend of the whole price or more
     reinvested = np.log1p(cash / close[rows])
     large = cash > SPECIAL * before
     in_file = bars.log_steps(bars.values["adj_close"] / close)[rows] + splits.missing[rows] - splits.as_traded[rows]
@@ -219,7 +218,8 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
     """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    Before the last dividend on `rows`, only unadjusted closes are in whole cents, once later splits are undone.
+    They are unadjusted if most closes before the last dividend (`rows` [n] have dividends) are in whole cents once
+    later splits are undone, or if they are unadjusted for a split.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)

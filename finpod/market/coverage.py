@@ -13,7 +13,7 @@ from finpod.market.universe import Membership
 from finpod.measures import Array
 
 GAP = 5
-"""A member without a bar on this many sessions in a row counts as a member without prices."""
+"""A member without a bar in this many consecutive rows counts as a member without prices."""
 
 
 class Listed(NamedTuple):
@@ -35,7 +35,7 @@ def membership_facts(
     if membership is None:
         member = np.ones(has_bar.shape, dtype=bool)
         facts = {
-            "membership": f"static list of the {len(tickers)} assets with prices on {dates[-1]!s:.10}",
+            "membership": f"static list of the {len(tickers)} assets with prices up to {dates[-1]!s:.10}",
             "survivorship": True,
             "missing": [],
             "without_prices": {},
@@ -72,7 +72,7 @@ def membership_facts(
 
 
 def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
-    """Return year -> fraction of the member-days (True in `member` [T, N]) that are also True in `covered` [T, N]."""
+    """Return year -> fraction of the True values of `member` [T, N] at which `covered` [T, N] is True, too."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
     days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
     return {

@@ -36,9 +36,9 @@ class MarketData:
     """Bars on a grid of T rows (sessions, or intraday bars) and N assets. Arrays are read-only.
 
     Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
-    means no bar. A table that the source does not have (such as `open` in a file of closes) is None. Raises DataError,
-    naming the first bad value, for shapes that disagree, dates that are not strictly increasing, repeated tickers and
-    prices that are not positive and finite; InputError for a `periods_per_year` that is not positive and finite.
+    is a missing value; without a close, there is no bar. A table that the source lacks (such as `open` in a file of
+    closes) is None. Raises DataError, naming the first bad value, for shapes that disagree, dates that do not increase,
+    repeated tickers and prices that are not positive and finite; InputError for such a `periods_per_year`.
     """
 
     dates: Array
@@ -72,7 +72,7 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year, or bars per year if bars are longer. By default derived from `periods_per_year`."""
+    """Sessions per year (bars per year if bars are longer). By default measured, or from a given `periods_per_year`."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -83,7 +83,7 @@ class MarketData:
         arrays["dates"] = read_only(np.asarray(self.dates).astype("datetime64[ns]"))
         days, assets = self.shape
         if days == 0 or assets == 0:
-            raise DataError(f"the market has {days} sessions and {assets} assets; it needs at least one of each")
+            raise DataError(f"the market has {days} rows and {assets} assets; it needs at least one of each")
         if len(set(self.tickers)) != assets:
             repeated = next(t for t in self.tickers if self.tickers.count(t) > 1)
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
@@ -104,7 +104,7 @@ class MarketData:
                 raise DataError(f"{price} is {table[row, column]:g}; give a finite price above 0, or NaN for no bar")
             arrays[name] = read_only(table)
         if not self.has_bar.any():
-            raise DataError(f"all closes of {assets} assets over {days} sessions are missing; give at least one price")
+            raise DataError(f"all closes of {assets} assets in {days} rows are missing; give at least one price")
         self.extra.check_shape(days, assets)
         row = days - 1 - self.has_bar[::-1].argmax(axis=0)
         last = np.where(self.has_bar.any(axis=0), self.dates[row], np.datetime64("NaT", "ns"))
@@ -190,7 +190,7 @@ class MarketData:
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
         """Return the first row on or after `date` (side 'left'), or the last row on or before it ('right').
 
-        Raises InputError for a value that is not a date and for a date outside the data.
+        Raises InputError for a value that is not a date, and if there is no such row.
         """
         day = as_date(date)
         row = int(np.searchsorted(self.dates, day))
@@ -207,7 +207,7 @@ class MarketData:
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.
 
-        Raises InputError if the window is empty, reversed, or more than 10 days (if longer, one bar) outside the data.
+        Raises InputError if the window is empty, reversed, or more than 10 days, or one longer bar, outside the data.
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
@@ -223,7 +223,7 @@ class MarketData:
         return first, last
 
     def rows(self, first: int, stop: int) -> "MarketData":
-        """Return the rows [first, stop) as a market; `last_bar` still describes the whole snapshot."""
+        """Return the rows [first, stop) as a market. `last_bar` stays the same, even if it is after these rows."""
         if not 0 <= first < stop <= len(self.dates):
             raise InputError(f"rows {first}:{stop} are empty or not within 0:{len(self.dates)}; choose other rows")
         kept = slice(first, stop)

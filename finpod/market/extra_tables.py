@@ -52,7 +52,7 @@ def with_extra(
     the one that became known last. Values are never filled backwards.
 
     Raises InputError for a missing file and for a reserved or repeated name; DataError for a value that is text or
-    infinite, two values for one ticker, date and `known_at`, and a table without values or any ticker of the market.
+    infinite, two values for one ticker, date and `known_at`, and a table without values or without a known ticker.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -70,7 +70,7 @@ def with_extra(
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
             if facts[name]["never_shown"] == facts[name]["values"]:
-                notes.append(f"all values of the extra column {name} became known after the last session")
+                notes.append(f"no value of the extra column {name} was known at the last bar")
     if timeline is None:
         return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}
@@ -141,7 +141,7 @@ def _known(
     """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market lacks.
 
     The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
-    market that may use the values, or T. Values per ticker also have `ticker`, the column number in the market, or -1.
+    market that may use the values, or T. If the table has tickers, `ticker` is the column in the market, or -1.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -162,7 +162,7 @@ def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool |
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return (positions, unknown): the column [R] of each row's ticker or its new symbol, or -1; unknown tickers."""
+    """Return each row's column [R] in the market (an old symbol counts as its new one), or -1; and unknown tickers."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):

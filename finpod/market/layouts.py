@@ -52,8 +52,8 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
 
     - **two levels**: the level of the header that contains a close has the fields. The other level has the tickers.
       Labels such as AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
-    - **long**: a close and a column of tickers. The column of tickers is `ticker_column`, or a column of text or whole
-      numbers whose name is a word for tickers, or a level of text in a row index with dates.
+    - **long**: a close and a column of tickers: `ticker_column`, or a column of text or whole numbers whose name is a
+      word for tickers, or the only unnamed column of text, or a level of text in a row index with dates.
     - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` is given.
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in
       three may be a known word such as OPEN.
@@ -100,14 +100,14 @@ def ask_for_tickers(columns: Sequence[Column]) -> str:
 
 
 def _may_be_tickers(column: Column) -> bool:
-    """Return True if a column of unknown meaning may contain tickers: text, codes, or unnamed numbers that repeat."""
+    """Return True if a column may contain tickers: text, numbers labelled id or code, unnamed numbers that repeat."""
     if column.kind != "whole":
         return column.kind == "text" or (column.unnamed and column.kind == "blank")
     return column.values.nunique() < len(column.values) if column.unnamed else column.word.endswith(("id", "code"))
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of numbers, and for a column that names the field of each row."""
+    """Raise DataError for an unnamed column of fractional numbers and for one that names the field of each row."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
@@ -136,7 +136,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
 
     The level that contains a close has the fields. If both contain one, the level not named as tickers has the fields,
-    or else the level with an unambiguous close such as "Close". Raises DataError if neither or both levels may.
+    or else the level with an unambiguous close such as "Close". Raises DataError if this does not choose one level.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]

@@ -67,8 +67,8 @@ def load_market(
         `allow_missing`.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
-        without an index. Rows that are not on a session, and rows whose session is not over at `now`, are dropped and
-        counted. Weekly and longer bars may have any date.
+        without an index. Rows outside the sessions (intraday bars: outside their hours), and rows whose session is not
+        over at `now`, are dropped and counted. Weekly and longer bars may have any date.
     now : time, with a time zone, at which sessions must be over. None is the present.
     renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the
         bundled renames join the bars of a renamed listing under its newest symbol (see `join_renamed`).

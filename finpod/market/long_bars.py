@@ -77,7 +77,7 @@ class LongBars:
         return replace(self, values={**self.values, **columns})
 
     def without(self, masked: Array) -> LongBars:
-        """Return the rows that are not masked. A split or dividend of a masked row moves to the asset's next row."""
+        """Return the rows that are not masked. A masked row's split or dividend moves to the asset's next kept row."""
         if not masked.any():
             return self
         kept = ~masked
@@ -117,7 +117,7 @@ class RepairLog:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def read(self, sentences: Iterable[str]) -> None:
-        """Add sentences on how the tables were read. Empty and repeated ones are left out."""
+        """Add sentences on how the tables were read. Empty and repeated sentences are omitted."""
         self.reading += [sentence for sentence in dict.fromkeys(sentences) if sentence and sentence not in self.reading]
 
     def repair(

@@ -156,7 +156,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if dtype or first value is a date. With `digits`, YYYYMMDD and seconds since 1970 are dates, too."""
+    """Return True if a column's dtype or first value is that of dates; with `digits`, also YYYYMMDD and Unix times."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]

@@ -73,7 +73,7 @@ def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str,
 
 
 def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
-    """Return a CSV as frame. Columns of only numbers and words for missing values become numeric. Tickers stay text."""
+    """Return a CSV as a frame. Columns of numbers (and words for missing values) become numeric. Tickers stay text."""
     lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
     rows = [[cell.strip() for cell in next(csv.reader([line], delimiter=separator))] for _, line in lines]
@@ -101,7 +101,7 @@ def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataF
 
 
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
-    """Return (labels, levels, end): a CSV's labels, names of its header's two levels, and its first bar, `rows[end]`.
+    """Return (labels, levels, end): labels of the columns, names of the header's levels, and index of the first bar.
 
     `rows` are the cells of the first lines. In a header of one level, labels are text and `levels` is None. In a header
     of two levels, a label is (upper label, lower label). A second line belongs to the header if it has tickers below

@@ -26,7 +26,7 @@ It then applies only to lists of members, because prices under the new symbol ma
 GRACE = np.timedelta64(10, "D")
 """Prices may change symbol this long before or after the rename. Bars after a longer pause are of another company."""
 ALIKE = 0.005
-"""Largest relative difference between two closes of a day that count as equal."""
+"""Closes of both symbols on the same day count as equal if their relative difference is at most this."""
 LEVEL = np.log(1.5)
 """A join is reported if the absolute log return from the last old bar to the first new bar is above this."""
 
@@ -86,8 +86,8 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company had the new one before. If the old
     symbol has bars after the rename and a pause, they belong to another company and keep the old symbol; only then
-    does the returned rename have a day. Days on which both symbols have the same price count once. Raises
-    DataError if prices differ on a day, InputError for circular renames and a mapping without any ticker of the market.
+    does the returned rename have a day. If both symbols have a bar at the same time, the bar of the new one is kept.
+    Raises DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)
     if not rules:
@@ -195,7 +195,7 @@ def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, diff
 
 
 def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the bars of both symbols with adjusted closes on one scale: vendors adjust each series to its own end.
+    """Return the bars of both symbols with adjusted closes on one scale. Vendors adjust each series to its own end.
 
     The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day.
     Without a common day, the ratio on the old symbol's last day is made equal to that on the new symbol's first day.

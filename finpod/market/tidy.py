@@ -1,4 +1,4 @@
-"""Reads frames, files and folders of any layout as tidy bars: one row per asset and session."""
+"""Reads frames, files and folders of any layout as tidy bars: one row per bar of an asset."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from finpod.measures import Array
 Members = str | PathLike[str] | Sequence[str] | None
 
 AUTO = "auto"
-"""As `benchmark` or `calendar`, this value means that of the members' index, or of `DEFAULT` if they have no index."""
+"""Value of `benchmark` and `calendar`: use those of the members' index, or those of `DEFAULT` if there is no index."""
 DEFAULT = "nasdaq100"
 
 
@@ -102,7 +102,7 @@ class Membership:
         return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """Return a mask [T, N]: True where an asset is a member on a session. Without a spell, it is no member."""
+        """Return a mask [T, N]: True where an asset is a member. Assets without a spell are never members."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
         change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)

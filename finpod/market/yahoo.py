@@ -224,7 +224,7 @@ def gather(
     """Request all tickers that are not stored yet, in batches. Return ticker -> reason for tickers without bars.
 
     Tickers that are rate limited or not answered go to the end of the queue. After a batch with such tickers, the next
-    request waits `WAIT` seconds, and twice as long after each further one in a row. Requests stop at `ends` (monotonic).
+    request waits `WAIT` seconds, doubled after each further such batch in a row. Requests stop at `ends` (monotonic).
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}
