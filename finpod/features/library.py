@@ -1,7 +1,7 @@
 """Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
 
 Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return, m for the market return
-(the equal-weight mean of r over the day's members), mean_n for the mean of n sessions. An intraday bar counts as one.
+(the equal-weight mean of r over the day's members), mean_n for the mean of n sessions. Intraday, a session means a bar.
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all
 prices of an asset by a constant (and dividing its volume by it) changes no feature. The published set has price levels.
@@ -36,7 +36,7 @@ from finpod.market.data import MarketData, forward_fill
 
 Kind = Literal["cross", "pooled"]
 _CHUNK = 64
-"""Number of days computed at once. It limits the memory to _CHUNK * window * N floats."""
+"""Number of rows that `turbulence` computes at once. The memory grows with _CHUNK * N * (N + window)."""
 _LEAST_SHRINKAGE = 1e-6
 """Least shrinkage intensity of `turbulence`, which keeps the correlation matrix invertible."""
 
@@ -48,13 +48,13 @@ class Definition:
     function: Callable[[Bars], Tensor]
     """Function of `Bars` that returns [T, N] ([T, 1] if market-wide) float64, NaN where undefined, never infinite."""
     warm_up: int
-    """Number of sessions from an asset's first bar (if market-wide: from row 0) to the feature's first value."""
+    """Number of rows from an asset's first bar (if market-wide: from row 0) to the feature's first value."""
     kind: Kind = "cross"
     """Scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
     tables: tuple[str, ...] = ()
     """Names of the tables of `MarketData` that the feature needs besides the closes."""
     market_wide: bool = False
-    """True for a feature with one value a day, the same for every asset."""
+    """True for a feature with one value per row, the same for every asset."""
 
 
 class Bars:
@@ -69,7 +69,7 @@ class Bars:
         self.has_bar = self.close.isfinite()
         """[T, N] bool mask, True where there is a close."""
         self.member = torch.tensor(np.array(market.member), device=self.device)
-        """[T, N] bool mask of the members of the universe on each day."""
+        """[T, N] bool mask of the members of the universe in each row."""
         self.row = torch.arange(len(self.close), device=self.device).unsqueeze(-1)
         """[T, 1] row numbers."""
 
@@ -87,12 +87,12 @@ class Bars:
 
     @cached_property
     def age(self) -> Tensor:
-        """[T, N] number of sessions since the asset's first bar; negative before this bar."""
+        """[T, N] number of rows since the asset's first bar; negative before this bar."""
         return self.row - self.has_bar.int().argmax(dim=0)
 
     @cached_property
     def returns(self) -> Tensor:
-        """[T, N] r = c_t / c_{t-1} - 1; NaN unless both sessions have a bar, because a gap would span more sessions."""
+        """[T, N] r = c_t / c_{t-1} - 1; NaN unless rows t-1 and t have a bar, so that no return spans a gap."""
         return self.close / delay(self.close, 1) - 1
 
     @cached_property
@@ -146,7 +146,7 @@ def residual_momentum(bars: Bars) -> Tensor:
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Return yearly slope times R2 [T, N] of the regression of ln c on time (Clenow, "Stocks on the Move", 2015)."""
+    """Return 252 * slope * R2 [T, N] of the regression of ln c on row numbers (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
     deviation = rolling_moments(torch.stack([time, price]), window).deviation
@@ -155,7 +155,7 @@ def smooth_momentum(bars: Bars, window: int) -> Tensor:
 
 
 def standard_deviation(moments: Moments) -> Tensor:
-    """Return the standard deviation (ddof 1) [T, N] of the first variable."""
+    """Return the standard deviation (ddof 1) [T, N] of the first variable in `moments`."""
     return (moments.deviation[0, 0] / (moments.rows - 1).clamp(min=1)).sqrt()
 
 
@@ -313,4 +313,4 @@ PUBLISHED: dict[str, Definition] = {
 FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
 """All built-in features by name."""
 SETS: dict[str, tuple[str, ...]] = {"default": tuple(SCALE_FREE), "published": tuple(PUBLISHED)}
-"""Named sets of features."""
+"""Name of a set -> names of its features."""

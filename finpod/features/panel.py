@@ -57,7 +57,7 @@ class Scaling:
     def fit(
         cls, raw: Tensor, member: Tensor, first: int, stop: int, *, names: Sequence[str], kinds: Sequence[Kind]
     ) -> Scaling:
-        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for empty rows."""
+        """Return the scaling fitted on rows [first, stop) of `raw` [T, N, F]. Raises InputError for invalid rows."""
         if not 0 <= first < stop <= len(raw):
             raise InputError(f"training rows {first}:{stop} are empty or out of range; pass rows within 0:{len(raw)}")
         figures = [_mean_and_sd(column, member[first:stop]) for column in raw[first:stop].unbind(-1)]
@@ -113,9 +113,9 @@ class Panel:
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
     tradable: Tensor
-    """[T, N] bool mask of the assets that have a bar on each day."""
+    """[T, N] bool mask of the assets that have a bar in each row."""
     member: Tensor
-    """[T, N] bool mask of the assets in the universe on each day."""
+    """[T, N] bool mask of the assets in the universe in each row."""
     names: tuple[str, ...]
     """[F] names of the features, in column order."""
     left_out: tuple[str, ...]
@@ -162,7 +162,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
 
 
 def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
-    """Return the unscaled values [T, N, F] float32 of the features that `resolve` selects.
+    """Return the unscaled values [T, N, F] float32 of the features that `resolve` selects; NaN where undefined.
 
     Raises InputError as `resolve` does, and for a function whose result is not [T, N].
     """
@@ -186,11 +186,11 @@ def build_panel(
 ) -> Panel:
     """Return the features of `market`, computed, scaled and checked.
 
-    A new scaling is fitted on the training rows `fit`, (first, stop). Features that are undefined on more than half of
-    the members' bars of these rows are dropped, see `Panel.dropped`. The `scaling` of a trained agent is used
-    unchanged; it also determines the features if `features` is None.
+    If `scaling` is None, a new one is fitted on the training rows `fit`, (first, stop). Features that are undefined on
+    more than half of the members' bars of these rows are then dropped, see `Panel.dropped`. A given `scaling`, that of
+    a trained agent, is used unchanged; it also determines the features if `features` is None.
 
-    Raises InputError if neither `scaling` nor `fit` is given, and if no feature has enough values on the training rows;
+    Raises InputError if neither `scaling` nor `fit` is given, and if all features are dropped or constant on `fit`;
     CheckpointError if the features are not those of the scaling; DataError, naming the first, for infinite values.
     """
     if scaling is not None and features is None:
@@ -273,7 +273,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
     if not isinstance(values, Tensor):
         values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
-        text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, sessions by assets"
+        text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, rows by assets"
         raise InputError(text, argument="features")
     return values
 
