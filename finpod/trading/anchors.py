@@ -65,10 +65,11 @@ def require_anchor(name: object) -> None:
 def anchor_weights(
     execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t is known at its close.
+    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t uses no later data.
 
-    'extra:COLUMN' takes the weights from a column of `market`; `checked` checks those in `rows`. Raises InputError for
-    an unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
+    'extra:COLUMN' takes the weights from a column of `market`, which must be given. Only the weights in `rows` are
+    checked (see `checked`). Raises InputError for an unknown name, for bad weights in the column, and for
+    'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
@@ -82,7 +83,7 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return the weights [N] of an anchor on the decision row of a `MarketView`; raises as `anchor_weights` does."""
+    """Return the weights [N] of an anchor on the last row of a `MarketView`; raises as `anchor_weights` does."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
         return checked(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
@@ -93,8 +94,8 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError, which names the first such day, if in `rows` a weight is negative or not finite, weights sum to
-    more than 1 + `SUM`, or every asset that may be held has weight zero.
+    Raises InputError if a row in `rows` has a weight that is negative or not finite, weights that sum to more than
+    1 + `SUM`, or only weights of zero although an asset may be held. The error names the first date with the fault.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -115,7 +116,7 @@ def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
     """Return the market with `weights` [T, N] as an extra column, and the name of the anchor, 'extra:anchor'.
 
-    Row t is known at the close of t. A frame must have the market's dates and tickers; its columns are reordered.
+    Row t is used from the close of t on. A frame must have the market's dates and tickers; its columns are reordered.
     Raises InputError for another shape, values that are not numbers, and other dates or tickers.
     """
     if hasattr(weights, "columns"):

@@ -38,7 +38,7 @@ class Execution:
     fill: str
     """'open': a decision at a close is filled at the next open; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price; the last known price where the asset is not tradable, 1 before its first bar."""
+    """[T, N] float64 fill price; the last close where the asset is not tradable, 1 before its first bar."""
     tradable: Tensor
     """[T, N] bool mask of the assets that have a bar with a price to fill at."""
     mark: Tensor
@@ -111,7 +111,7 @@ class Execution:
         """Return the fill of `orders` [..., N] in the step that begins at the close of `row`.
 
         Only members in the last row that the decision sees are bought; any asset can be sold. With market impact, an
-        asset whose `impact` is NaN there is not traded. `smooth` is passed to `settle`.
+        asset whose `impact` is NaN in that row is not traded. `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)

@@ -13,7 +13,7 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Sessions times assets of a block, which is settled at once. It fits the cache, and torch uses one thread for it."""
+"""Number of rows times number of assets that are settled at once. They fit the cache, and torch uses one thread."""
 CLOSE = 1e-12
 """Sweeps (see `relax`) have converged if the last one changed no account by more than this fraction of its equity."""
 SWEEPS = 24

@@ -17,7 +17,7 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""Function (step, row, account) -> target weights [..., N]. NaN: this account does not trade. None: none trades."""
+"""Function (step, row, account) -> target weights [..., N]. NaN: the account does not trade. None: no account does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +185,8 @@ def anchor_decisions(
 ) -> tuple[Tensor, Array]:
     """Return the weights [T, N] of an anchor, and a mask [T] of the rows at which it is rebalanced.
 
-    These are the first row that an account of the window `first` to `last` can see, and the first row of each session.
-    If `every` > 1, they are every `every`-th row from the first visible one. Raises InputError like `anchor_weights`.
+    It is rebalanced at the first row that an account of the window `first` to `last` can see, and at the first row of
+    each session. If `every` > 1, it is rebalanced at every `every`-th row instead. Raises as `anchor_weights` does.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -223,7 +223,7 @@ def sessions(
 
 
 def trade(execution: Execution, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
-    """Trade on `weights` in the step from the close of `row`; return it before delistings (see `Execution.carry`)."""
+    """Return the `Session` that trades on `weights` from the close of `row`, before delistings (`Execution.carry`)."""
     price = execution.price[execution.fill_row(row)]
     before = value(*account, price)
     weights = execution.within(weights, account, row, terms.max_weight, terms.max_turnover)
