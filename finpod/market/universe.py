@@ -98,8 +98,8 @@ class Membership:
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def count(self, dates: Array) -> Array:
-        """Return the number [T] of members on each session."""
-        return ((self.start <= dates[:, None]) & (self.stop > dates[:, None])).sum(axis=1)
+        """Return the number [T] of members on each session. A ticker with overlapping spells counts once."""
+        return self.grid(dates, np.unique(self.tickers).tolist()).sum(axis=1)
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
         """Return a mask [T, N]: True where an asset is a member. Assets without a spell are never members."""
