@@ -293,7 +293,9 @@ def test_an_unknown_universe_is_one_line(word):
     for call in (lambda name: fetch_market(name, *SPAN), lambda name: load_market(frame("AAPL", "QQQ"), members=name)):
         raised = refused(repr(word), call, word)
         assert ("did you mean csi300?" in str(raised)) == (word == "csi-30")
-    assert repr(word) in run(f"data fetch --universe {word}").error
+    told = run(f"data fetch --universe {word}").error
+    assert repr(word) in told
+    assert f"such as {'FOO' if word == 'foo' else 'AAPL'}, or" in told
     refused("members is 5", load_market, frame("AAPL", "QQQ"), members=5, about="members")
 
 

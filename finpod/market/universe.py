@@ -223,7 +223,7 @@ def index_named(name: str) -> Index:
         hint = did_you_mean(_key(name), INDEXES.keys(), "")
         raise InputError(
             f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a "
-            "list of tickers in capitals or a membership CSV"
+            f"list of tickers in capitals, such as {name.upper() if name.isalpha() else 'AAPL'}, or a membership CSV"
         )
     return index
 
