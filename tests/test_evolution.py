@@ -213,6 +213,14 @@ def test_later_beginners_are_like_the_better_ones():
     assert len(board.agents) == 303
 
 
+def test_a_share_of_the_later_beginners_is_fresh():
+    made = evolver(fresh=0.25)
+    board = drawn(made, 1.0, 2.0, 3.0, agents=3, levels=1)
+    rates = np.array([draw(made, board, agents=3, levels=1).settings["learning_rate"] for _ in range(400)])
+    ratios = rates[:, None] / [one.settings["learning_rate"] for one in board.log]
+    assert 0.2 < 1 - np.isclose(ratios[..., None], (0.8, 1.25)).any(axis=(1, 2)).mean() < 0.3
+
+
 # --- the board
 
 

@@ -61,8 +61,8 @@ class Evolver:
 
         An agent is compared with all agents that have reached its level of experience. If these are at least two, each
         agent in their better half continues and is copied once. Agents at the highest level come first. If no agent is
-        due, a new one begins. The first `agents` agents, and a fraction `restart_rate` of later ones, get settings from
-        `begin`. The others get mutated settings of an ended trial, drawn with weights from n (best of n) to 1 (worst).
+        due, a new one begins. The first `agents` agents get settings from `begin`. A fraction `restart_rate` of later
+        ones get fresh settings, the others mutated settings of an ended trial, drawn with weights n (best) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -71,8 +71,10 @@ class Evolver:
                 settings = self.copy(parent, index, random).to_dict() if copied else parent.agent_settings
                 return self._trial(number, parent.level + 1, settings, parent, copied=copied)
         order = [trial for trial in ranked(board.trials) if trial.state == "ended"]
-        if index < agents or not order or random.random() < self.restart_rate:
+        if index < agents or not order:
             return self._trial(number, 1, self.begin(index, random).to_dict())
+        if random.random() < self.restart_rate:
+            return self._trial(number, 1, self.fresh(index, random).to_dict())
         weights = np.arange(len(order), 0, -1, dtype=np.float64)
         like = order[int(random.choice(len(order), p=weights / weights.sum()))]
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
