@@ -41,6 +41,11 @@ def test_fetch_keeps_a_snapshot(monkeypatch):
     assert load_market("data/two").content_hash == market.content_hash
 
 
+def test_a_fetch_without_a_calendar_is_refused():
+    told = "--calendar none is only for files; give the exchange of the tickers, such as XNYS"
+    assert run("data fetch --universe AAPL --calendar none").error.endswith(told)
+
+
 def test_only_a_snapshot_is_replaced():
     Path("data/mine").mkdir(parents=True)
     Path("data/mine/result.json").write_text("precious")

@@ -74,7 +74,7 @@ def fetch(
             start,
             end,
             benchmark=options.none_or(values["benchmark"]),
-            calendar=values["calendar"],
+            calendar=options.none_or(values["calendar"]),  # type: ignore[arg-type]  # None is refused
             allow_missing=allow_missing,
             partial=partial,
             deadline=deadline,

@@ -76,7 +76,7 @@ def fetch_market(
     membership = _members(universe)
     benchmark, exchange = benchmark_and_calendar(benchmark, calendar, membership)
     if exchange is None:
-        raise InputError("calendar is None; give the exchange of the tickers, such as XNYS or XSHG", "calendar")
+        raise InputError("calendar=None is only for files; give the exchange of the tickers, such as XNYS", "calendar")
     first, last, over = _sessions(start, end, exchange, moment)
     against = [] if benchmark is None else _symbols([benchmark])
     tickers = _symbols([*against, *membership.during(first, last)])
