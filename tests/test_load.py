@@ -44,6 +44,7 @@ def test_missing_and_foreign_files(tmp_path):
         ({"benchmark": "SPY"}, "SPY"),
         ({"members": []}, "list"),
         ({"members": ["AAA", "QQQ"]}, "QQQ"),
+        ({"members": ["ZZZ"], "benchmark": "YYY"}, "no prices for members, such as ZZZ"),
     ):
         refused(value, load_market, BARS, **options)
     refused("int", load_market, 3)

@@ -102,14 +102,14 @@ def _check_tickers(
 ) -> Membership | None:
     """Return the membership with the symbols that the bars use. Raises InputError as `build_market` does."""
     tickers = bars["ticker"].cat.categories
+    if bars.empty and membership is not None:  # those of other tickers were left out
+        first = ", ".join(membership.tickers[:3])
+        raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
         raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")
     if membership is None:
         return None
-    if bars.empty:
-        first = ", ".join(membership.tickers[:3])
-        raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:
