@@ -159,7 +159,7 @@ class Recorded:
 def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
     """Return (place, recorded settings) of an unfinished run. The settings are None if no header was logged.
 
-    Raises InputError for a missing run and a run of an earlier version, and CheckpointError for a damaged log.
+    Raises InputError for a missing run and a run of another format, and CheckpointError for a damaged log.
     """
     place = find(run, storage).store
     logs = [TrialLog(place, name, seed) for name, seed in begun_logs(place).items()]
@@ -169,7 +169,8 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
     header, entry = first.header, first.origin
     if header["format"] != FORMAT:
         raise InputError(
-            f"{place.where} was begun by an earlier version of finpod, whose scores are not comparable; train again"
+            f"{place.where} has the format {header['format']!r}, and this version of finpod continues only {FORMAT!r}; "
+            "use the version that began it, or train again"
         )
     plan = Plan.from_dict({**header["plan"], "seed": entry["seeds"][0]})
     config = LEARNERS[header["learner"]].Config(**header["config"])
