@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -199,21 +199,22 @@ class Leaderboard:
             self.trials[number] = self.trials[number].after(record)
 
     def best(
-        self, count: int, base: Array | None = None, alike: float = ALIKE, without: Container[int] = ()
+        self, count: int, base: Array | None = None, alike: float = ALIKE, without: Collection[int] = ()
     ) -> list[Trial]:
         """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
         `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
         `alike` with those of an agent already selected, it is selected only if too few others are left. Without `base`,
-        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial has a score.
+        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial is left.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:
             if not math.isnan(trial.score) and trial.number not in without:
                 agents.setdefault(trial.agent, trial)
         if not agents:
-            way_out = "restore the unreadable checkpoints and resume" if without else "train longer, or check the data"
-            raise FinpodError(f"no agent has a validation score; {way_out}")
+            numbers = ", ".join(map(str, sorted(without)))
+            unread = f"no checkpoint of an agent with a score can be read (trials {numbers}); restore them and resume"
+            raise FinpodError(unread if without else "no agent has a validation score; train longer, or check the data")
         chosen, rest = list[Trial](), list[Trial]()
         for trial in agents.values():
             others = () if base is None else [(trial.returns - base, other.returns - base) for other in chosen]
