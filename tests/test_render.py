@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from made_commands import run
+from made_toy import SMALL
 
 import finpod
 from finpod.envs.locomotion import render
@@ -136,3 +137,10 @@ def test_what_is_missing_is_named(work, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     assert "pip install pillow" in run("render hop").error
     assert not Path("reports").exists()
+
+
+def test_a_task_of_the_user_with_the_name_of_a_built_in_one_is_refused(task, apart, monkeypatch):
+    monkeypatch.setattr(type(task), "name", "hopper")
+    monkeypatch.setattr(type(task), "spec", lambda self: {"variant": "standard"})
+    finpod.train(task, out="strategies/mine", **SMALL)
+    assert "mine has your own task hopper; finpod renders only its hopper, " in run("render mine").error

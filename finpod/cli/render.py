@@ -40,8 +40,8 @@ def render(
     require_gif(target)
     require_free_file(target, overwrite)
     spec = run.checkpoint(agent).task_spec
-    if not (spec.get("task") in NAMES and "variant" in spec):
-        raise InputError(f"{run.name} has the task {spec.get('task')}; only {', '.join(NAMES)} can be rendered")
+    if not (spec["task"] in NAMES and {"variant", "engine"} <= spec.keys()):
+        raise InputError(f"{run.name} has your own task {spec['task']}; finpod renders only its {', '.join(NAMES)}")
     with console.progress("rendering"):
         task, policy = task_of(spec, threads=1), run.load(agent)
         episode = play(task.env(1, seed, policy.log_std.device), partial(mean_action, policy))
