@@ -53,6 +53,7 @@ def no_waits(monkeypatch):
     monkeypatch.setattr("finpod.market.yahoo.ATTEMPTS", 4)
     monkeypatch.setattr("finpod.market.yahoo.WAIT", 3.0)
     monkeypatch.setattr("finpod.market.yahoo.sleep", WAITS.append)
+    monkeypatch.setattr("finpod.market.yahoo_client.SECONDS", 120.0)  # an answer that a busy machine delays is no fault
 
 
 def fetched(universe=("AAA", "BBB", "CCC", "DDD"), start="2024-03-25", end="2024-03-28", **options):
