@@ -77,6 +77,20 @@ def test_intraday_files_keep_their_times(tmp_path):
     assert repairs(loaded) == {"rows dropped, not a session": 2 * BARS}
 
 
+@pytest.mark.parametrize(("calendar", "zone"), [
+    ("XTKS", "Asia/Tokyo"), ("XHKG", "Asia/Hong_Kong"), (None, "America/New_York"),
+])  # fmt: skip
+def test_times_with_an_offset_become_those_of_the_exchange(calendar, zone):
+    local = pd.DatetimeIndex([f"2024-01-{day}T{hour}:30" for day in ("09", "10") for hour in (10, 11, 13, 14)])
+    aware = local.tz_localize(zone)
+    bars = pd.DataFrame({"date": aware.tz_convert("UTC").map(str), "ticker": "A", "close": np.arange(1.0, 9.0)})
+    market = load_market(bars, benchmark=None, calendar=calendar)
+    np.testing.assert_array_equal(market.dates, local)
+    assert market.manifest["reading"] == [f"intraday bars with {zone.split('/')[1].replace('_', ' ')} times"]
+    result = backtest(pd.DataFrame(1.0, aware, ["A"]), market)
+    assert result.equity.equals(backtest(np.ones(market.shape), market).equity)
+
+
 def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
     """The day after Thanksgiving 2018 closed at 13:00."""
     times = ("09:00", "09:30", "12:59", "13:00", "13:01", "15:59")

@@ -189,7 +189,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
             f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and the first bar of a day is "
-            f"as late as {first[late][0]!s:.16}; write times in the exchange's zone (New York: or with UTC offsets)"
+            f"as late as {first[late][0]!s:.16}; write times of this exchange or with UTC offsets, or give calendar="
         )
     return outside
 

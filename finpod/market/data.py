@@ -42,7 +42,7 @@ class MarketData:
     """
 
     dates: Array
-    """[T] datetime64[ns], naive, strictly increasing: session dates, or New York times of intraday bars."""
+    """[T] datetime64[ns], naive, strictly increasing: session dates, or times of intraday bars in the exchange's zone."""
     tickers: tuple[str, ...]
     """[N] symbols of the assets, in column order."""
     close: Array

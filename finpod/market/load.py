@@ -80,7 +80,7 @@ def load_market(
     """
     check_periods(DEFAULT if periods_per_year is None else periods_per_year)
     arguments = dict(locals())
-    origin = _origin(arguments)
+    reading: dict[str, Any] = {"day_first": day_first, "decimal": decimal}
     name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
     membership = resolve_members(members, f"chosen from {name}")
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
@@ -89,18 +89,15 @@ def load_market(
     else:
         benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
         log = RepairLog()
-        bars = read_bars(
-            path, log=log, ticker=ticker, ticker_column=ticker_column, day_first=day_first, decimal=decimal
-        )
+        bars = read_bars(path, log=log, ticker=ticker, ticker_column=ticker_column, calendar=calendar, **reading)
         bars, joins = join_renamed(bars, renames, name, log)
-        symbols = bars["ticker"].cat.categories
         benchmark = None if benchmark is None else normal_ticker(benchmark)
         for rename in joins:
             benchmark = rename.new if benchmark == rename.old else benchmark
             membership = membership and membership.renamed(rename)
         is_list = isinstance(members, Sequence) and not isinstance(members, str)
         if is_list and membership is not None:
-            bars = bars[bars["ticker"].isin([benchmark, *membership.spelled_as(symbols).tickers])]
+            bars = bars[bars["ticker"].isin([benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers])]
             bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
         market = build_market(
             bars,
@@ -116,8 +113,7 @@ def load_market(
             now=now,
         )
     calendar = None if calendar == NO_CALENDAR else calendar
-    market = with_extra(market, extra, calendar=calendar, day_first=day_first, decimal=decimal)
-    return replace(market, origin=origin)
+    return replace(with_extra(market, extra, calendar=calendar, **reading), origin=_origin(arguments))
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +164,6 @@ def sample_market() -> MarketData:
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
     prices = load_sp500_dataset()
-    index = load_sp500_index()["SP500"].reindex(prices.index)
     first, last = (f"{prices.index[row]:%Y-%m-%d}" for row in (0, -1))
     stocks = f"{prices.shape[1]} large US stocks"
     return MarketData(
@@ -176,7 +171,7 @@ def sample_market() -> MarketData:
         tickers=tuple(map(str, prices.columns)),
         close=prices.to_numpy(dtype=float),
         benchmark="S&P 500 price index (dividends left out)",
-        benchmark_close=index.to_numpy(dtype=float),
+        benchmark_close=load_sp500_index()["SP500"].reindex(prices.index).to_numpy(dtype=float),
         manifest={
             "source": "sample",
             "title": f"bundled sample: {stocks}, {first} to {last}, adjusted daily closes (skfolio)",

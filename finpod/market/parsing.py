@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.calendar import NEW_YORK, offset_text
+from finpod.market.calendar import NEW_YORK, offset_text, sessions_of
 from finpod.measures import Array
 
 _NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")
@@ -173,16 +173,20 @@ def is_date(text: str, digits: bool = False) -> bool:
     return any(re.match(f"{form}(?=$|[T ,])", text) for form in (_FORMS if digits else _FORMS[:-1]))
 
 
-def parse_dates(column: pd.Series, name: str, day_first: bool | None = None) -> tuple[Array, set[str], str]:
+def parse_dates(
+    column: pd.Series, name: str, day_first: bool | None = None, calendar: str | None = None
+) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    Dates of intraday bars are New York times, without offsets; others are days. Raises DataError for blank cells.
+    Intraday stamps with a UTC offset become times of the exchange `calendar`, or of New York if it is None. Their set
+    of offsets is empty. Other stamps become days. Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
     if is_intraday(stamps.clock):
-        return stamps.on_clock(NEW_YORK), set(), "intraday bars with New York times"
+        zone = NEW_YORK if calendar is None else sessions_of(calendar, stamps.clock[0], stamps.clock[0]).zone
+        return stamps.on_clock(zone), set(), f"intraday bars with {zone.key.split('/')[-1].replace('_', ' ')} times"
     offsets = np.unique((stamps.clock - stamps.utc)[~np.isnat(stamps.utc)])
     days = stamps.clock.astype("datetime64[D]").astype("datetime64[ns]")
     return days, {offset_text(offset) for offset in offsets}, stamps.reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,6 +31,7 @@ def read_bars(
     ticker_column: str | None = None,
     day_first: bool | None = None,
     decimal: str | None = None,
+    calendar: str | None = None,
     name: str = "the frame",
 ) -> pd.DataFrame:
     """Return the bars of a frame, a file or a folder of files: one row per bar, sorted by date and ticker.
@@ -37,15 +39,16 @@ def read_bars(
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
     layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default
     it is taken from the name of the file. `ticker_column` is the label of the column of tickers. `day_first` and
-    `decimal` decide how ambiguous dates and numbers are read. In a table without tickers, dates that repeat or change
-    direction are an error unless `ticker` is given, since the table may have several assets. Equal rows are dropped;
-    different rows for one ticker and day are an error. `log` records decisions and changes. `name` is the name of a
-    frame in messages. Raises InputError for a source that does not exist and DataError for invalid content.
+    `decimal` decide how ambiguous dates and numbers are read, `calendar` in which time zone (see `parse_dates`). In a
+    table without tickers, dates that repeat or change direction are an error unless `ticker` is given, since it may
+    have several assets. Equal rows are dropped; different rows for one ticker and day are an error. `log` records
+    decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does not exist
+    and DataError for invalid content.
     """
     log = RepairLog() if log is None else log
-    options: dict[str, Any] = {"ticker_column": ticker_column, "day_first": day_first, "decimal": decimal}
+    tidy = partial(_tidy, ticker_column=ticker_column, day_first=day_first, decimal=decimal, calendar=calendar)
     if isinstance(source, (pd.DataFrame, pd.Series)):
-        return _tidy(pd.DataFrame(source), name, log, ticker, **options)
+        return tidy(pd.DataFrame(source), name, log, ticker)
     if not isinstance(source, (str, PathLike)):
         raise InputError(f"path is of type {type(source).__name__}; give a file, a folder or a frame", argument="path")
     path = Path(source)
@@ -53,7 +56,7 @@ def read_bars(
         if not path.is_file():
             text = f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'"
             raise InputError(text, argument="market")
-        return _tidy(path, path.name, log, ticker, **options)
+        return tidy(path, path.name, log, ticker)
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in KINDS and not file.name.startswith("."))
     if not files:
         text = f"{path} has no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder with one of them"
@@ -61,7 +64,7 @@ def read_bars(
     if ticker is not None:
         text = f"ticker={ticker} applies to one file, and {path} is a folder; omit ticker=, and name files by ticker"
         raise InputError(text, argument="ticker")
-    parts = {file.name: _tidy(file, file.name, log, None, **options) for file in files}
+    parts = {file.name: tidy(file, file.name, log, None) for file in files}
     sources: dict[str, list[str]] = {}
     for file, part in parts.items():
         if len(part["ticker"].cat.categories) == 1:
@@ -79,6 +82,7 @@ def _tidy(
     ticker_column: str | None,
     day_first: bool | None,
     decimal: str | None,
+    calendar: str | None,
 ) -> pd.DataFrame:
     """Return the bars of one frame or file (see `read_bars`)."""
     frame = source if isinstance(source, pd.DataFrame) else read_table(source, ticker_column=ticker_column)
@@ -93,7 +97,7 @@ def _tidy(
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
     if layout.dates.empty:
         raise DataError(f"{name} has no bar, only column names; check how it was made")
-    days, offsets, reading = parse_dates(layout.dates, name, day_first)
+    days, offsets, reading = parse_dates(layout.dates, name, day_first, calendar)
     for column in layout.columns:
         if column.word in ("time", "hour") and column.values is not layout.dates:
             rows = pd.DataFrame({"day": days, "ticker": layout.tickers, "time": column.values}).drop_duplicates()
@@ -116,8 +120,7 @@ def _tidy(
                 table[:, at] = parse_numbers(numbers[field, label], field, name, mark)
         bars[field] = table.ravel()
     log.offsets |= offsets
-    comma = "numbers read with a decimal comma" if mark == "," else ""
-    log.read([reading, comma, *layout.reading, respelled])
+    log.read([reading, "numbers read with a decimal comma" if mark == "," else "", *layout.reading, respelled])
     return _in_order(bars, log, name, {})
 
 

@@ -136,12 +136,16 @@ def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[Mark
 def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument: str) -> pd.DataFrame:
     """Return a frame [T, N] with its columns in the market's order.
 
-    Daily dates may have any time and time zone. Intraday dates with a time zone are converted to New York time. Raises
-    InputError, which names `what`, for a date or ticker that differs from the market's, and for a frame without dates.
+    Daily dates may have any time and time zone. Intraday dates with a time zone are converted to that of the market.
+    Raises InputError, which names `what`, for a date or ticker that is not the market's, and for a frame without dates.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:
-        frame = frame.tz_convert("America/New_York")
+        from finpod.market.calendar import Timeline  # loads pandas
+        from finpod.market.cleaning import NO_CALENDAR
+
+        calendar = market.manifest.get("calendar", NO_CALENDAR)
+        frame = frame.tz_convert(Timeline(market.dates, None if calendar == NO_CALENDAR else calendar).zone)
     days = dates_of(frame, what)
     if days is None:
         raise InputError(f"the index of {what} has no dates; pass a frame with dates", argument=argument)
