@@ -29,10 +29,10 @@ FORMAT = "finpod ensemble 2"
 class Ensemble(Strategy):
     """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
-    A member decides with the mean action of its policy. Members have the same task, and can trade any market that has
-    their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their searches. `log`
-    has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n] has
-    the validation returns of an account that holds the anchor, the portfolio to beat.
+    A member decides with the mean action of its policy. Members were trained on one task, and can trade any market that
+    has their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments.
+    `log` has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n]
+    has the validation returns of an account that holds the anchor, the portfolio to beat.
     """
 
     def __init__(

@@ -58,8 +58,8 @@ def make_env(
     `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` (number of
     threads of the physics engine) and `max_failures` (see `LocomotionEnv`).
 
-    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, an
-    argument that only "stocks" takes given with a locomotion task, an invalid seed, and an unavailable device.
+    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a
+    locomotion task with an argument that only "stocks" takes, an invalid seed, and an unavailable device.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}

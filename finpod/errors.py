@@ -16,7 +16,7 @@ def first_line(error: BaseException) -> str:
 class FinpodError(Exception):
     """Base class of the exceptions of finpod. The text is one line that names the bad value and says how to correct it.
 
-    The exit code of the command line is 2. `argument` is the name of the bad argument or setting, or None. Texts use
+    The command line then ends with code 2. `argument` is the name of the bad argument or setting, or None. Texts use
     Python names such as `fee_bps` or `overwrite=True`; the command line replaces these names by its options.
     """
 
@@ -53,7 +53,7 @@ class EngineError(FinpodError):
 
 
 class ReportWarning(UserWarning):
-    """Warning that a part of a report failed and was left out. The command line prints it and continues."""
+    """Warning that a report, or a part of it, was not written. The command line prints it and continues."""
 
 
 def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwise: str) -> str:

@@ -93,7 +93,7 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
 
 
 def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Return rows of cells as lines of text. Columns are as wide as their widest cell, and right-aligned if `right`."""
+    """Return rows of cells as lines of text with aligned columns. `right` is True for right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
     return ["  ".join(cells).rstrip() for cells in aligned]

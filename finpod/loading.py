@@ -84,7 +84,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
     The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
     and for a task that lacks a required member. Raises StrategyError for a file that cannot be run or does not define
-    the class. If no class is given, it is also raised for a file with no task or with several tasks.
+    the class, and, if `spec` names no class, for a file that defines no task or several tasks.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -152,7 +152,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of a file's class `wanted`; if '', of its only subclass of `base` with members `needed`."""
+    """Return an instance of the class `wanted`, or for '' of the only subclass of `base` with all members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

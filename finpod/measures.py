@@ -1,6 +1,6 @@
 """Metrics of return and risk of equity curves [T] and of batches of curves [T, E].
 
-    V         equity V_0..V_n; V_0 is the cash before the first order, so n returns have n + 1 points
+    V         equity V_0..V_n; V_0 is the cash before the first order, so a curve of n returns has n + 1 points
     r         r_t = V_t / V_{t-1} - 1, simple returns
     total     V_n / V_0 - 1
     CAGR      (V_n / V_0)^(P / n) - 1 with P periods per year (see `finpod.periods`)
@@ -10,8 +10,8 @@
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-All metrics are fractions, not percentages. A ratio is NaN if its divisor is below 1e-12 per period (a rounding error).
-From its first value at or below zero on, a curve is set to zero, and all later returns are zero. Leading NaN are
+Returns, volatility and drawdowns are fractions, not percentages. Ratios are NaN if the divisor is below 1e-12 a period.
+A curve is set to zero from its first value at or below zero on, and all later returns are zero. Leading NaN are
 skipped, because the curve has not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy
 arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are arrays [E].
 """
@@ -27,7 +27,7 @@ from finpod.errors import InputError
 from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
-"""Divisors below this value per period count as zero."""
+"""Divisors below this value per period are rounding errors; the ratio is NaN."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Drawdown:
     valley: np.datetime64  # date of the lowest value
     recovery: np.datetime64 | None  # first later date at or above the peak; None if there is none
     depth: float  # lowest value / value at the peak - 1
-    sessions: int  # number of values (of a daily curve: sessions) from the peak to the recovery, or to the end
+    sessions: int  # number of values (sessions of a daily curve) after the peak, up to the recovery or the end
 
 
 def metrics(
@@ -73,7 +73,7 @@ def metrics(
 
     `risk_free` is a yearly rate. By default, `periods_per_year` is measured from the dates of a Series or frame;
     without dates it is 252. Issues a PeriodsWarning if the dates contradict the given number, are too few, or give an
-    unusual one. Raises InputError unless exactly one of `equity` and `returns` is given; for an empty input, gaps and
+    unusual one. Raises InputError unless exactly one of `equity` and `returns` is given; for no returns, gaps and
     infinities; for a curve that does not start above zero; and for dates that do not increase.
     """
     if (equity is None) == (returns is None):
@@ -103,7 +103,7 @@ def metrics(
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
-    Dates on which a curve or the benchmark has no value are left out, so a return may span a gap. Two pandas objects
+    Dates on which any curve or the benchmark has no value are skipped, so a return may span a gap. Two pandas objects
     are joined on their local dates, or local times if intraday. Other inputs must have equal lengths. Undefined metrics
     are NaN. Raises InputError for unequal lengths, a curve that does not start above zero, and dates out of order.
     """
@@ -214,7 +214,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Return the curve after checks. From its first value at or below zero on, it is zero. Leading NaN are kept."""
+    """Check a curve. Return it, set to zero from its first value at or below zero on. Leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -223,7 +223,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1 and is 1 over leading NaN. Once the curve is 0, both stay 0."""
+    """Return (curve, returns). The curve starts at 1 and is 1 over leading NaN. Returns are 0 once the curve is 0."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)

@@ -85,7 +85,7 @@ def measure(dates: Array) -> Periods:
     number = nearest if is_usual else round(rate) if rate >= 1 else rate
     doubt = "" if is_usual else ", which is an unusual number"
     if abs(dense / number - 1) > tolerance:
-        doubt = f", or {dense:.0f} without gaps of up to {gaps.max()} days"
+        doubt = f", or {dense:.0f} without the long gaps (up to {gaps.max()} days)"
     note = f"the dates have {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
     return Periods(number, bars, dense, True, note if doubt else "")
 

@@ -77,9 +77,9 @@ class Audit:
     """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if the days checked have no findings, False if there are findings, None if the audit has no outcome."""
+    """True if the checks found nothing, False if there are findings, None if the audit has no outcome."""
     findings: tuple[Finding, ...] = ()
-    days: tuple[str, ...] = ()  # sessions checked, YYYY-MM-DD
+    days: tuple[str, ...] = ()  # days of the rows checked, YYYY-MM-DD
     subject: str = ""  # name of the strategy or other object audited
     unchecked: tuple[str, ...] = ()  # codes of what was not checked, keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""

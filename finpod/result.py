@@ -18,9 +18,9 @@ from finpod.trading.ledger import Costs
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Names of the metrics that `spread` and `agent_spread` contain."""
 SHORT_HISTORY = 20
-"""Annualised figures are marked as unreliable if fewer sessions than this have a return."""
+"""Annualised figures of a window with fewer sessions than this are marked as unreliable."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
-"""Setting -> strategy -> figure -> value."""
+"""Fee in bps or initial cash -> strategy -> metric -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)
 """Metrics of a curve without returns."""
 
@@ -40,7 +40,7 @@ class BacktestResult:
     benchmark_equity: pd.Series
     """[n + 1] value of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
-    """[n + 1] value of equal weights in those assets that are members of the universe on each date; same costs."""
+    """[n + 1] value of the members of the universe in equal weights, rebalanced every session; same costs."""
     anchor_equity: pd.Series
     """[n + 1] value of the anchor, the portfolio that the strategy has to beat; same dates and costs."""
     weights: pd.DataFrame
@@ -55,7 +55,7 @@ class BacktestResult:
     fill: str
     """Price at which decisions are filled: 'open' or 'close'."""
     anchor: str = "equal-weight"
-    """Name of the rule that gives the anchor's weights."""
+    """Name of the anchor, see `finpod.trading.anchors`."""
     anchor_every: int = 1
     """Number of bars from one rebalancing of the anchor to the next; equal to `every` of the strategy."""
     whole_shares: bool = False
@@ -63,7 +63,7 @@ class BacktestResult:
     risk_free: float = 0.0
     """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
-    """Returns a year, as measured from the dates of the market."""
+    """Bars a year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
     """Sessions a year, for scaling figures of whole sessions; equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
@@ -73,26 +73,26 @@ class BacktestResult:
     opened: int = 1
     """Number of results of this window that the user has seen, including this one."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """'train' and 'validation' -> first and last day of the window."""
+    """'train' and 'validation' (numbered after retraining) -> first and last day of the window."""
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
-    """True if the window overlaps the days on which the strategy was trained or selected."""
+    """True if the window starts on or before `trained_until`."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Name -> equity [n + 1] of the variants: strategies from the same training with other seeds."""
+    """Name -> equity [n + 1] of the variants: strategies of the same training, see `variant_kind`."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" for tournaments of other seeds, "member" for agents of one tournament, or empty."""
+    """What a variant has: "seed" for all agents of one seed, "member" for one agent; empty if nothing was trained."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the single agents of an ensemble. The best agent on validation is first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the baseline strategies, on the same dates and at the same costs."""
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """[n + 1, R] equity of random portfolios with the turnover of the strategy; empty if there are none."""
+    """[n + 1, R] equity of R random portfolios with the turnover of the strategy; empty if none were run."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Figures of the same decisions at other fees: bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
+    """Metrics of the same decisions at other fees: bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Figures of the same decisions with market impact: initial cash -> strategy -> figures. The keys are those of
-    `cost_sweep`, plus 'costs': the yearly costs as a fraction of the account."""
+    """Metrics of the same decisions with market impact: initial cash -> strategy -> metric -> value. The metrics are
+    those of `cost_sweep`, plus 'costs': the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -119,13 +119,13 @@ class BacktestResult:
 
     @cached_property
     def benchmark_metrics(self) -> Metrics:
-        """Metrics of the benchmark over its own bars; undefined if it has fewer than two."""
+        """Metrics of the benchmark over its own bars; `UNDEFINED` if it has fewer than two."""
         bars = self.benchmark_equity.dropna()
         return self.metrics_of(bars) if len(bars) > 1 else UNDEFINED
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
-        """Metrics of the point-in-time equal-weight portfolio."""
+        """Metrics of the equal-weight portfolio."""
         return self.metrics_of(self.equal_weight_equity)
 
     @cached_property
@@ -135,7 +135,7 @@ class BacktestResult:
 
     @cached_property
     def relative_to_equal_weight(self) -> Relative:
-        """Metrics of the strategy relative to the point-in-time equal-weight portfolio."""
+        """Metrics of the strategy relative to the equal-weight portfolio."""
         return self._relative(self.equity, self.equal_weight_equity)
 
     @cached_property
@@ -159,7 +159,7 @@ class BacktestResult:
     def candidates(self) -> int:
         """Number of results of this window from which this result may have been selected.
 
-        This is `opened`, times `trials` if the trials were compared on this window (in sample or without training).
+        This is `opened`, times `trials` if the trials were compared on this window (in sample, or without training).
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -175,13 +175,13 @@ class BacktestResult:
 
     @property
     def is_intraday(self) -> bool:
-        """True if a session has several returns."""
+        """True if a session has several bars."""
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
         """Return the result with only the last point of each session. A daily result is returned unchanged.
 
-        The first point is also kept. If its session has more bars, it is dated one weekday earlier. Turnover is summed.
+        The first point is also kept, dated one weekday earlier if its session has more points. Turnover is summed.
         """
         if not self.is_intraday:
             return self
@@ -216,7 +216,7 @@ class BacktestResult:
 
     @cached_property
     def table(self) -> dict[str, dict[str, float]]:
-        """Table of figures: 'strategy', 'benchmark' or 'equal_weight' -> figure -> value; NaN if undefined."""
+        """All metrics: 'strategy', 'benchmark' or 'equal_weight' -> metric -> value; NaN if undefined."""
         strategy = asdict(self.metrics) | asdict(self.relative)
         equal = asdict(self.equal_weight_metrics) | asdict(
             self._relative(self.equal_weight_equity, self.benchmark_equity)
@@ -236,12 +236,12 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Name of a variant, 'mean', 'sd' (ddof 1) or 'count' of the variants -> figures; empty without variants."""
+        """Metrics of each variant by name, and their 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
         return self._spread_of(self.variants)
 
     @cached_property
     def agent_spread(self) -> dict[str, dict[str, float]]:
-        """Figures of the single agents, in the form of `spread`."""
+        """Metrics of the single agents, in the form of `spread`."""
         return self._spread_of(self.agents)
 
     def _spread_of(self, curves: Mapping[str, pd.Series]) -> dict[str, dict[str, float]]:
@@ -271,7 +271,7 @@ class BacktestResult:
     def save(self, folder: str | Path, *, overwrite: bool = False, run: Mapping[str, Any] | None = None) -> Path:
         """Write the result to a folder and return its path. `run` holds the clock times and the command of the run.
 
-        See `backtesting.result_io.save`. Raises InputError if the folder is read-only, or exists without `overwrite`.
+        Raises InputError if the folder cannot be written, or if it exists and `overwrite` is False.
         """
         from finpod.backtesting.result_io import save
 

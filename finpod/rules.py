@@ -26,7 +26,7 @@ PACKAGE = "skfolio"
 
 
 class EqualWeight(Strategy):
-    """Holds the members that have a bar on the decision day in equal weights. Rebalances every session."""
+    """Holds, in equal weights, the members that have a bar at the decision. Rebalances every session."""
 
     name = "equal-weight"
 
@@ -35,7 +35,7 @@ class EqualWeight(Strategy):
 
 
 class BuyAndHold(Strategy):
-    """Buys the members of the first day in equal weights, and never rebalances."""
+    """Buys the members that have a bar at the first decision, in equal weights, and never rebalances."""
 
     name = "buy-and-hold"
 
@@ -55,7 +55,7 @@ class Momentum(Strategy):
 
     The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced
     by the bar before it. With `k` None, a tenth of the members that have a past return is selected, at least one; if
-    fewer than two have a past return, all members get equal weights.
+    fewer than two have a past return, all members get equal weights. A `skip` needs daily bars.
     """
 
     name = "momentum"

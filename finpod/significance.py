@@ -155,7 +155,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
+    """Return the percentile interval for `values` [1 + resamples], of which the first is the estimate itself."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -209,7 +209,7 @@ def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
     sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods a year, and s, g3 and g4 as in `probabilistic_sharpe`
-    (Lo 2002, Mertens 2002). The error of two or of constant returns is sqrt(P / (n - 1)). NaN for fewer.
+    (Lo 2002, Mertens 2002); sqrt(P / (n - 1)) for two returns or constant ones. NaN for fewer than two returns.
     """
     if len(returns) < 2:
         return math.nan
@@ -233,8 +233,8 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
 
     PBO is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample, by
     combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows are cut in order
-    into `splits` blocks whose lengths differ by at most one. Each half of the blocks is in sample once, while the other
-    half is out of sample. A rank exactly at the median counts half. A constant column, which has no Sharpe ratio, ranks
+    into `splits` blocks whose lengths differ by at most one. Every choice of half of the blocks is in sample once, with
+    the rest out of sample. A rank exactly at the median counts half. A constant column has no Sharpe ratio and ranks
     last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns
     and for fewer than two rows per block. Raises InputError for another shape, NaN, infinities, and a number of splits
     that is odd or not within 2..20. The memory is about 50 bytes per combination and column.
@@ -242,7 +242,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns of shape {table.shape} are not [T, M], all finite; pass one column a trial", argument="returns"
+            f"returns of shape {table.shape} are not [T, M] or not finite; pass one column a trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(

@@ -73,7 +73,7 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the files directly in a folder, sorted, without hidden files; empty if the folder does not exist."""
+        """Return FOLDER/NAME of each file directly in a folder, sorted, without hidden files; [] without the folder."""
         names = [entry.base_name for entry in self._listed(folder) if entry.is_file]
         return [f"{folder}/{name}" if folder else name for name in sorted(names) if not name.startswith(".")]
 

@@ -19,13 +19,13 @@ Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
 """Types that `decide` may return. The alias is a string so that pandas need not be imported."""
 FeatureLike = str | Callable[[MarketData], Array]
 SETS_KEPT = 2
-"""Number of feature sets whose tables are cached."""
+"""Number of different requests to a `FeatureTable` whose results are cached."""
 
 
 class FeatureTable:
     """Unscaled features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
 
-    The last `SETS_KEPT` tables are cached. Each has the features of one call of `get`; tables share computed columns.
+    The results of the last `SETS_KEPT` different requests to `get` are cached, and so is every computed feature.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -34,7 +34,7 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Return (names [F], values [T, N, F] float32) of the features; values are NaN where undefined."""
+        """Return (names [F], values [T, N, F] float32) of features, NaN where undefined. None: the default ones."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve
@@ -54,8 +54,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Windows have shape [k, N], oldest row first. Prices are adjusted. A value is NaN where there is no bar and before
-    the data begin; gaps are not filled. Arrays are read-only. The decision is filled at the next row's open or close.
+    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN
+    without a bar and before the data begin. Arrays are read-only. Decisions are filled at the next row's open or close.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MarketView:
         self.equity = equity
         """Value of the account at the last visible close."""
         self.held = np.zeros(len(market.tickers)) if held is None else held.view()
-        """[N] weights at the last visible close."""
+        """[N] weights of the positions at the last visible close."""
         self.held.flags.writeable = False
 
     @property
@@ -201,7 +201,7 @@ class Strategy:
     name: str = "Strategy"
     """Name of the strategy in tables and reports; the class name by default."""
     trained_until: str | None = None
-    """Last day of training and selection. A backtest refuses a window that starts on or before this day."""
+    """Last day of training and selection. By default, a backtest refuses windows that start on or before it."""
     trials: int = 1
     """Number of candidates tried before the strategy was selected, such as agents after each round of training."""
     every: int = 1
@@ -215,18 +215,18 @@ class Strategy:
     """True if the strategy trades a market that consists of the benchmark only."""
 
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
-    """'train' and 'validation' -> first and last day of the window. Reports mark these windows."""
+    """'train' and 'validation' (numbered after retraining) -> first and last day. Reports mark these windows."""
     provenance: Mapping[str, Any] = MappingProxyType({})
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
     """A table [n, candidates] for each selection of agents. It holds the validation returns of all candidates."""
     tried_over: Sequence[Array] = ()
-    """The returns [n] of the portfolio to beat, for each table of `tried`; empty if it was not used for ranking."""
+    """The returns [n] of the portfolio to beat, for each table of `tried`; empty if agents are ranked without it."""
     variants: Sequence[Strategy] = ()
-    """Strategies from the same training with other seeds. A backtest also runs them, to show the effect of luck."""
+    """Strategies of one training, for each seed or agent. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" for tournaments with other seeds, "member" for the agents of one tournament."""
+    """What a variant has: "seed" for all agents of one seed, "member" for one agent (if there was only one seed)."""
     alone: Sequence[Strategy] = ()
     """Single agents of the strategy, the best on validation first. A backtest also runs them."""
 

@@ -158,7 +158,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     A drawn day has the returns of all assets and of the benchmark, and the dollar volumes. Correlations and fat tails
     are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
 
-    Successive days are independent. Every open equals the close before it: real overnight gaps partly reverse, and a
+    Successive days are independent. An open equals the previous close, as real overnight gaps partly reverse, and a
     rule that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i],
 
         c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
@@ -167,7 +167,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     grow faster. Equal means are not enough, because assets of low volatility then grow faster. Blocks of days are no
     alternative, because a rule that buys the losers of five days profits from them.
 
-    Raises InputError for a market with missing bars or bars that are not daily, and for fewer than two days.
+    Raises InputError for missing bars, for a market without about 252 bars a year, and for fewer than two days.
     """
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:

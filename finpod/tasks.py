@@ -31,15 +31,15 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, simulate
 
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
-"""Names of the costs that a search may scale in training."""
+"""Names of the costs that the setting 'cost_factor' of an agent scales in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the factor by which `VARIED_COSTS` are scaled."""
+"""Bounds of the setting 'cost_factor'."""
 DISCOUNT = 0.87
-"""Discount of PPO per session; 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
+"""Discount of PPO per bar; 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds of PPO settings in a search, where they differ from `finpod.rl.PPO.bounds`."""
+"""Bounds between which a tournament chooses PPO settings, where they differ from `finpod.rl.PPO.bounds`."""
 HIDDEN = (16, 32, 64)
 """Widths of the network of a new agent."""
 
@@ -149,7 +149,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the settings of PPO; empty for other learners. The discount per session becomes one per decision."""
+        """Return the settings of PPO; empty for other learners. `DISCOUNT` per bar becomes one per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -179,7 +179,7 @@ class StockTask(Task):
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of an account that holds the anchor: same decision days and costs as agents, without caps."""
+        """Return the path of an account that holds the anchor. It trades when agents do, at the same costs; no caps."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
@@ -226,7 +226,7 @@ class StockTask(Task):
         }
 
     def to_shared(self) -> dict[str, Any]:
-        """Return the task as plain values and arrays, with panel and execution computed."""
+        """Return the task and the arrays of its panel and execution, to be sent to other processes."""
 
         def arrays(part: Any) -> dict[str, Any]:
             values = {one.name: getattr(part, one.name) for one in fields(part)}
@@ -273,7 +273,7 @@ def make_stock_task(
 ) -> StockTask:
     """Return the task for a training window and a validation window. The task has the data up to the end of validation.
 
-    Raises InputError for windows that overlap or are too short, no members, a bad anchor, or a lack of volumes.
+    Raises InputError for windows that are too short or not in order, no members, a bad anchor, or missing volumes.
     """
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:

@@ -41,7 +41,7 @@ __all__ = ["Plan", "Pods", "Stop", "TrainedRun", "train"]
 EXACT_ENVS = 64
 """Default number of accounts for a learner that uses the exact gradient."""
 HOLD, ACTION = 5, "tilt"
-"""Default sessions between decisions, and default kind of action."""
+"""Default number of bars from one decision to the next, and default kind of action."""
 
 
 def train(
@@ -81,7 +81,7 @@ def train(
     """Train agents on a task in a tournament and save the best in the folder `out`.
 
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
-    later row is read. `features`, `costs`, `hold` (sessions between decisions), `action`, `fill` and further keywords
+    later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
     (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
     `extra:anchor` of the market. Features that are undefined on more than half of the training rows are dropped, with a
     warning or a message to `progress` and `watch`. The call returns the selected agents as an `Ensemble`, a Strategy.
@@ -102,8 +102,8 @@ def train(
     The log records all settings, the arguments of `load_market` and the plain values `metadata`, so a run can be
     resumed by name. `progress` is called with the name of a step and the fraction done, `watch` with the `Scheduler`.
 
-    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it, raises
-    the errors of a training that cannot begin, and returns None.
+    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it (if
+    `pods` uses Ray), raises the errors that would prevent a training, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task
     object that lacks a member, a `market` for a task without a market, an `out` that exists (unless `overwrite`), an
@@ -151,7 +151,7 @@ def _learning_task(
 ) -> Task:
     """Return the task for the arguments of `train`.
 
-    Raises InputError for an unknown learner, a config of another learner, and a learner that needs a missing gradient.
+    Raises InputError for an unknown learner, a config of another learner, and a task that lacks a needed gradient.
     """
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
@@ -196,7 +196,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute features. Return remarks on dropped ones, and on a `max_weight` that is too low to be fully invested.
+    """Compute features. Return remarks on dropped features, and on a `max_weight` that leaves some of the cash idle.
 
     Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
     gradient has rollouts longer than the training window.
@@ -220,7 +220,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
         remarks.append(
-            f"max_weight {cap:g} needs {needed:,} assets to invest all; some days have {fewest}, so cash remains"
+            f"max_weight {cap:g} needs {needed:,} assets to invest all cash; some bars have {fewest}, so cash remains"
         )
     if progress is None and watch is None:
         for remark in remarks:

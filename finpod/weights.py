@@ -15,7 +15,7 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Decide, Window
 
 LAST_BITS = 1e-12
-"""Largest error of a sum that counts as a rounding error."""
+"""Weights are not scaled down if their sum exceeds one by at most this rounding error."""
 TOLERANCE = 1e-6
 """Tolerance for weights below zero and for sums above one."""
 READ_AT_ONCE = 2**19
@@ -23,7 +23,7 @@ READ_AT_ONCE = 2**19
 
 
 class Decided(NamedTuple):
-    """One decision of a run: the last visible row, the step, the account, and the weights [N] before caps."""
+    """One decision of a run: the last visible row, the step, the account, and the weights [N] before caps, or None."""
 
     row: int
     step: int
@@ -54,7 +54,7 @@ def decisions_of(
     table: FeatureTable | None = None,
     log: list[Decided] | None = None,
 ) -> Decide:
-    """Return the `decide` function of a strategy for `simulate`, for a single account; `log` collects the decisions."""
+    """Return the function by which `simulate` asks a strategy for decisions on one account. `log` collects them."""
     if not (isinstance(strategy.every, int) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} has every={strategy.every!r}; it must be a whole number of 1 or more")
     market, marks = window.market, window.execution.mark
@@ -126,7 +126,7 @@ class PrecomputedWeights:
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
 
     def decisions(self, strategies: slice = slice(None)) -> Decide:
-        """Return the `decide` function of the strategies for `simulate`; weights are read in blocks of rows."""
+        """Return the function by which `simulate` asks for the weights. It reads them in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
         start, block, idle = 0, torch.empty(0), [True]
@@ -203,7 +203,7 @@ def _unusable(weights: Array) -> Array:
 def _scaled(weights: Tensor, total: Tensor) -> Tensor:
     """Scale nonnegative weights [..., N] in place to a sum of 1 where their `total` [..., 1] exceeds 1.
 
-    A sum that exceeds 1 only by rounding is left unchanged, as in the environment.
+    A sum that exceeds 1 by at most `LAST_BITS` is left unchanged, as in the training environment.
     """
     above = total > 1 + LAST_BITS
     return weights.div_(total.where(above, 1.0)) if above.any() else weights

@@ -89,7 +89,7 @@ def test_holes_of_years_are_told():
     dates = np.r_[sessions(251, first="2012-01-03"), sessions(251, first="2018-01-02")]
     found = measure(dates)
     assert found.sessions_per_year == pytest.approx(71, abs=1)
-    assert re.search(r"25\d without gaps of up to \d+ days", found.note)
+    assert re.search(r"25\d without the long gaps \(up to \d+ days\)", found.note)
     assert contradiction(252, dates) == ""
     assert contradiction(52, dates) != ""
 
