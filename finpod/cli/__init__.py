@@ -1,4 +1,4 @@
-"""The command line: parses options and prints results. An error prints one line on stderr and gives exit code 2."""
+"""The command line: parses options and prints results. An error prints one line on stderr (exit codes: see `main`)."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _options(
         bool, Option("--debug", help="Show the traceback of an error. May be anywhere on the line.")
     ] = False,
 ) -> None:
-    """Options before the command. `--debug` is here only for --help: `main` reads and removes it."""
+    """Options before the command. `--debug` is here only for --help, because `main` reads and removes it."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run one command line and end the process.
+    """Run one command line and end the process. `audit` and `submit` have exit codes of their own.
 
-    Exit codes: 0 after success; 2, with one line, after a usage error, FinpodError or OSError; 130 if interrupted;
+    Other codes: 0 after success; 2, with one line, after a usage error, FinpodError or OSError; 130 if interrupted;
     141, without a line, if the reader of stdout (`| head`) has closed it; 1 after a bug. `--debug` adds the traceback.
     """
     arguments = list(sys.argv[1:] if args is None else args)

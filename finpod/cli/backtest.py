@@ -86,12 +86,12 @@ def audit(
     start: Start = None,
     end: End = None,
     features_from: Features = None,
-    days: Annotated[int, Option(help="Number of sessions to check.")] = 12,
-    seed: Annotated[int, Option(help="Seed for the choice of days and for the noise.")] = 0,
+    days: Annotated[int, Option(help="Number of bars (sessions, if bars are daily) to check.")] = 12,
+    seed: Annotated[int, Option(help="Seed for the choice of these bars and for the noise.")] = 0,
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Audit a strategy for look-ahead bias. Exit code 1: the audit found it; 2: the audit could not decide."""
+    """Audit a strategy for look-ahead bias. Exit code 1: there are findings; 2: the audit could not decide."""
     import finpod
 
     with console.progress("loading") as report:

@@ -152,8 +152,8 @@ def show_warning(
 def progress(text: str) -> Iterator[Progress]:
     """Show a progress bar on stderr while the block runs, and yield the function that updates it.
 
-    Without a terminal, a line is printed at each tenth instead. What the block prints (for example, a user's strategy)
-    goes to stderr, so stdout has only the output of the command.
+    Without a terminal, a line is printed at each tenth of the work. What the block prints (for example, from a user's
+    strategy) goes to stderr, so stdout has only the output of the command.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

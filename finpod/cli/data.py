@@ -129,8 +129,8 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
 @app.command()
 @options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
-    """Print the sessions and columns of a market. For each asset, print its first and last bar, and count its bars and
-    its days as a member."""
+    """Print the sessions and columns of a market. For each asset, print its first and last bar, its number of bars,
+    and its number of days (rows, if bars are intraday) as a member."""
     loaded = options.load(values, options.market_path(market))
     if as_json:
         console.show_json({**_summary(loaded), "rows": _rows(loaded)})

@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials, then failed and restarted ones. If more have scores, name the `command` to show them."""
+    """Print the `top` trials, then failed and restarted ones. If more have scores, name the `command` to show all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]
@@ -141,7 +141,7 @@ def show_trials(history: History, top: int, command: str = "") -> None:
 
 
 def _summary(history: History) -> str:
-    """Return a line with the size and state of a run. A run is finished when its ensemble is written."""
+    """Return a line with the size and state of a run. A run is finished when its best agents are saved."""
     from finpod.figures import plural
 
     logs, states = history.logs, Counter(trial.state for trial in history.trials)

@@ -98,7 +98,7 @@ def options_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
 def with_options(group: Group, first: Sequence[str] = ()) -> Callable[[Command], Command]:
     """Return a decorator that replaces the parameter `**values` of a command with the options of a group.
 
-    With `first`, --help lists only the options `first`, in this order, and --help-advanced lists all.
+    With `first`, --help lists only these options of the group, in this order, and --help-advanced lists all.
     """
 
     def decorate(command: Command) -> Command:
@@ -192,7 +192,7 @@ def none_or(word: str) -> str | None:
 
 
 def market_path(market: str) -> str:
-    """Return `--market` as a path. A name without a slash is a snapshot in data/, unless a file has this name."""
+    """Return the path for `--market`: in data/ for a name without /, unless a file or just a folder has this name."""
     path = Path(market)
     if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
         return market

@@ -64,8 +64,8 @@ def write_outputs(
 ) -> list[Path]:
     """Save the run, then write its report (see `write_page`), and return the paths that were written.
 
-    run.json has what result.json omits: the command, its times and the versions of packages. Raises InputError if the
-    run cannot be saved. No report is written then.
+    run.json has what result.json omits: the command, its times and the versions of packages. Raises InputError, and
+    writes no report, if the run cannot be saved.
     """
     finished = datetime.now(UTC)
     run = {
@@ -82,7 +82,7 @@ def write_outputs(
 
 
 def training_page(name: str) -> Path:
-    """Return the page of a training, `reports/NAME-training.html`."""
+    """Return the path of the page of a training, `reports/NAME-training.html`."""
     return REPORTS / f"{plain_word(name)}-training.html"
 
 

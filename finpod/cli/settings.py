@@ -44,7 +44,7 @@ class Run:
     storage: str | None = None
     """URL of the log and the checkpoints, such as s3://bucket/run; by default a folder next to --out."""
     resume: str | None = None
-    """Continue the unfinished run NAME with the settings of its log. If there is none and --out is NAME, start it."""
+    """Continue the unfinished run NAME with its recorded settings. If it does not exist and --out is NAME, start it."""
     fork: str | None = None
     """Start from a copy of the unfinished run NAME; other options may change its settings."""
     tensorboard: Path | None = None
