@@ -1,1 +1,1 @@
-"""The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?"""
+"""The look-ahead audit: does a strategy, or a feature, use data that was not known at the time of a decision?"""

@@ -1,4 +1,4 @@
-"""The look-ahead audit: does a strategy, or a feature, use data that was not known on the day of the decision?
+"""The look-ahead audit: does a strategy, or a feature, use data that was not known at the time of a decision?
 
 A child process repeats the decisions of a run. It receives the rows of the market (one per session, or per bar if
 intraday) in order of time; at each decision, it has no later rows. The repeated decisions must equal those of the run.
@@ -59,7 +59,7 @@ def audit(
     correlate with the next return. `unchecked` lists what is not tested. `passed` is None if the audit has no outcome.
 
     `progress` is called with the current step and the finished fraction of the work. Raises InputError if `market` is
-    not a market or no session can be audited, and StrategyError if the strategy fails or cannot be pickled.
+    not a market or no row can be audited, and StrategyError if the strategy fails or cannot be pickled.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
@@ -116,7 +116,7 @@ class _Audited(Isolated):
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
         """Return the audit of the decisions `run` up to the last of `days` sampled rows, of the features on the sampled
-        rows, and with `fills` also of the fills of these rows."""
+        rows and, with `fills`, of the prices at which decisions on these rows are filled."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
@@ -139,13 +139,13 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return an audit with the findings, the most severe first, and with the reason if it has no outcome."""
+        """Return an audit with the findings, the most severe first. `passed` is None with a `reason` but no finding."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions differ without later rows. Raises NotRepeatable if they differ in any case."""
+        """Return a finding if decisions change without later rows. Raises NotRepeatable if all rows change them too."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
@@ -158,7 +158,7 @@ class _Audited(Isolated):
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
         """Repeat the decisions of a run in `child`. Return weights [n, N]: NaN for no decision, infinite for an error.
 
-        If `child` has the whole market, errors are raised instead.
+        An error is raised instead if it ended the process, or if `child` has the whole market.
         """
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):

@@ -122,7 +122,7 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Return the object that `packing.pack` pickled. `market` replaces the market, which was not pickled."""
+    """Return a pickled strategy or feature function. `market` replaces the market, which `packing.pack` omits."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()

@@ -1,4 +1,4 @@
-"""Finds extra columns that correlate with the next session's return, such as those dated one session too early."""
+"""Finds extra columns (`extra=`) that correlate with the next session's return, as if dated one session too early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""Smallest limit of |mean rank correlation with the next return|. Columns above the limit are reported."""
+"""A column is reported if its |mean rank correlation with the next return| is above a limit of at least this."""
 SKILL, ERRORS = 0.05, 4.0
 """The limit is `SKILL` (the rank correlation of a good forecast) + `ERRORS` standard errors, but at least `MOST`."""
 ROWS = 1000
@@ -55,8 +55,8 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
     """Correlate two tables row by row. Return (mean rank correlation, its limit, number of sessions, first session).
 
-    `over` is the axis of the sessions. With 0, each row that has a correlation counts as a session. With 1, each column
-    in which both tables have a value does.
+    `over` is the axis of the sessions. With 0, rows are sessions, and those with a correlation are counted. With 1,
+    columns are sessions, and those in which both tables have a value are counted.
     """
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))

@@ -47,7 +47,7 @@ CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime":
 """Function of `time` -> largest number of arguments with which it reads the clock. With more, it converts a time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
-"""Suffixes of files that may hold prices. Reading them is recorded even in the folders of packages and caches."""
+"""Suffixes of files that may hold prices. Reading them is recorded even in package, cache and system folders."""
 IMPORTING = ("importlib", "_frozen_importlib", "zipimport")
 SYSTEM = ("/proc", "/sys", "/etc", "/usr/share", "/usr/lib", "/dev")
 CACHES = {".cache", "Caches", "matplotlib"}
@@ -120,7 +120,7 @@ def _recorded(function: Callable[..., Any], kind: str, action: str, most: float 
 
 
 def _record_method(kind: type, name: str) -> None:
-    """Record the calls of a class method of a built-in type. The type itself is changed, for all references."""
+    """Record the calls of a class method of a built-in type, for all code that uses the type."""
     original, (methods, *_) = kind.__dict__[name], gc.get_referents(kind.__dict__)
 
     def read(cls: type, *args: Any, **options: Any) -> Any:

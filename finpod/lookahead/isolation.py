@@ -23,7 +23,7 @@ from finpod.measures import Array
 from finpod.strategy import FeatureTable, MarketView, Strategy
 
 LIMIT = 60
-"""Largest number of seconds for one decision, or for the values of one feature."""
+"""Largest number of seconds for loading the strategy, for one decision, and for the values of one feature."""
 ROWS = ("dates", "has_bar", "sessions", "begins_session")
 """Fields of a market with one value or row per date, in addition to its tables."""
 FIXED = ("tickers", "benchmark", "periods_per_year", "sessions_per_year", "bars_per_session")
@@ -42,7 +42,7 @@ class Isolated:
         self.table = FeatureTable(market)
         """Features of the whole market."""
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
-        """Pickle -> function, for the user's feature functions that were requested."""
+        """Pickle of a feature function of the user that was requested -> function that computes it in a process."""
         self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
         """All fields of the market with one value or row per date."""
         self._started: list[Child] = []
@@ -58,7 +58,7 @@ class Isolated:
         return self.start(whole=True)
 
     def start(self, *, whole: bool = False) -> Child:
-        """Return a new process with the strategy. With `whole`, decisions see the whole market, as in a run."""
+        """Return a new process with the strategy. With `whole`, it has the whole market, as in a run."""
         child = Child(self, whole=whole)
         self._started.append(child)
         fixed = {name: getattr(self.market, name) for name in FIXED} | {"manifest": {}, "origin": {}}
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function for a pickled feature. One process serves the whole market, another all other markets."""
+        """Return a function that computes a pickled feature: one process for the whole market, one for the others."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)

@@ -1,4 +1,4 @@
-"""Pickles a strategy for another process. Reports fitted models, and data later than the first decision, in it."""
+"""Pickles a strategy for another process, and reports the fitted models and the later data that it contains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""If the market has fewer sessions than this, arrays with one row per session are not reported."""
+"""If the market has fewer dates than this, arrays with one row per date of the market are not reported."""
 
 
 class Packed(NamedTuple):
@@ -26,7 +26,7 @@ class Packed(NamedTuple):
 
     content: bytes
     findings: tuple[Finding, ...] = ()
-    """Findings on later data, and on models without `trained_until`, that the strategy holds."""
+    """Findings on later data in the strategy, and on fitted models if it has no `trained_until`."""
     error: str = ""
     """Reason why the strategy could not be pickled; `content` is then empty. Empty if it was pickled."""
 
@@ -34,16 +34,16 @@ class Packed(NamedTuple):
 def pack(root: Any, market: MarketData, first: int) -> Packed:
     """Return the pickle of a strategy that makes its first decision on row `first`, and the findings on its content.
 
-    User modules are pickled by value, the market not at all. The findings report markets and frames with rows after
-    both the first decision and `trained_until`, arrays with one row per session, and, if the strategy has no
-    `trained_until`, fitted models.
+    User modules are pickled by value. The market is not pickled. The findings report markets and frames with rows after
+    both the first decision and `trained_until`, arrays with one row per date of the market, and fitted models if the
+    strategy has no `trained_until`. In strategies of finpod itself, only markets are reported.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
     try:
         packer.dump(root)
     except Exception as raised:  # the user's objects may raise anything when they are pickled
         error = f"it cannot be pickled ({type(raised).__name__}: {first_line(raised)}); "
-        error += "store no open files, locks or connections in it"
+        error += "store no open files, generators or connections in it"
     return Packed(b"" if error else buffer.getvalue(), tuple(packer.findings.values()), error)
 
 
@@ -57,7 +57,7 @@ class _Packer(ByValue):
         self._trained, self._trusted = until is not None, type(root).__module__.partition(".")[0] == "finpod"
         self._market, self._day = market, f"{day!s:.10}"
         self._names: dict[int, str] = {}
-        self._passed = set[int]()  # ids of the parts of inspected objects
+        self._passed = set[int]()  # ids of parts that are inspected with the whole object
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
@@ -84,7 +84,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days or a table with one row per session; "" for other objects."""
+        """Return a description of a frame with later days, or an array with one row per date; "" for other objects."""
         torch, last = sys.modules.get("torch"), None
         if isinstance(value, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in value._mgr.blocks)
@@ -95,12 +95,12 @@ class _Packer(ByValue):
         elif not isinstance(value, np.ndarray):
             return ""
         if last is None and self._has_a_row_a_session(np.asarray(value)):
-            return f"{type(value).__name__} {list(value.shape)} with one row per session"
+            return f"{type(value).__name__} {list(value.shape)} with one row per date"
         late = last is not None and last > self._until
         return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has one row or column per session (or one fewer, like returns), and unequal values."""
+        """Return True if a table has a row or column per date (or one fewer, like returns), and unequal values."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False

@@ -35,7 +35,7 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
         begin, end = market.dates[[first, last]].astype("datetime64[D]")
-        raise InputError(f"no session from {begin} to {end} has bars and a later session; choose another window")
+        raise InputError(f"no bar from {begin} to {end} is followed by a later bar; choose another window")
     return rows
 
 
@@ -135,7 +135,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return one finding per kind of fill at a price that noise in later rows does not change: the decision knew it."""
+    """Return a finding for each fill (open, close) at a price that was known: noise in later rows leaves it as is."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
