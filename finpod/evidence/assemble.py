@@ -1,4 +1,4 @@
-"""Add evidence to a result: warnings, baselines, random portfolios, replays at other costs and sizes, and the audit."""
+"""Add evidence to a result: warnings, baselines, random portfolios, replays at other fees and account sizes, audit."""
 
 from __future__ import annotations
 

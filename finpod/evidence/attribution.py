@@ -17,11 +17,11 @@ from finpod.result import BacktestResult
 from finpod.rules import EqualWeight
 
 WORST = 5
-"""Largest number of worst months."""
+"""Largest number of months in 'worst_months'."""
 ALMOST_ALL = 0.95
-"""A policy counts as all cash, as one asset or as fully invested if the fraction in question is above this limit."""
+"""A mean fraction above this limit (in cash, in one asset, or invested) counts as the whole."""
 UNTOUCHED = 0.02
-"""Largest deviation from the first positions at which a policy counts as buy and hold; fraction of the account."""
+"""Largest deviation from the first positions, as a fraction of the account, that still counts as buy and hold."""
 SAME_CASH = 0.02
 """Largest standard deviation at which the invested fraction counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
@@ -101,7 +101,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
     """Return warnings of degenerate policies and of results that are too good; none if only the benchmark is traded.
 
-    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, closet benchmark or equal weight.
+    Degenerate: no trade, all cash, one asset, buy and hold, constant cash, a copy of the benchmark or of equal weight.
     """
     return tuple(_flags(result))
 
@@ -210,7 +210,7 @@ def _holding_days(result: BacktestResult) -> float:
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Return the squared correlation of the returns on common dates; NaN for fewer than three or constant returns."""
+    """Return the squared correlation of the returns on common dates; NaN for constant returns or fewer than 3."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():

@@ -79,7 +79,7 @@ def capacity(
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     """Return the history of S accounts in the window. Each account trades the decisions [n, N] of one of the `targets`.
 
-    A row of NaN trades nothing. If `terms` has the costs, cash and caps of a run, the history is that of the run.
+    A row of NaN trades nothing. If `terms` are those of the run, the history is that of the run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -217,7 +217,7 @@ class _Decisions:
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """Return the turnover [R] of the last fill, from the change of the shares without delistings."""
+        """Return the turnover [R] of the last fill, from the change of the shares of assets not delisted since."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last

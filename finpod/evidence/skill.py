@@ -2,7 +2,7 @@
 
 The verdict is on the growth in excess of the anchor, the portfolio that the strategy has to beat. The interval of the
 excess is two-sided, with a level of 95 %. If the result was chosen from N results of the same window, the interval is
-widened. The best of N strategies without skill then counts as significantly better in 2.5 % of cases, like one alone.
+widened. The best of N strategies without skill is then significantly better in 2.5 % of cases, like a single one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""'trial_sd_source': measured on validation, or 1 / sqrt(years), the standard error of a true Sharpe ratio of zero."""
+"""'trial_sd_source': measured on validation, or 1 / sqrt(years), the standard error if the true Sharpe ratio is 0."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -93,7 +93,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
     """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the strategy's CAGR minus that of this portfolio.
 
-    Intervals are fractions a year, `widened` for `result.candidates`. Undefined intervals are left out.
+    Intervals are fractions a year, `widened` for `result.candidates`. Portfolios without an interval are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
@@ -103,21 +103,21 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     """Return the statistical significance of a result as plain values. Undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high'; separate entries: 'level', 'resamples'. All but 'strategy'
-                              are differences: strategy minus the other. 'equal_weight' is omitted if it is the anchor
-    'verdicts'                'anchor', 'equal_weight', 'benchmark' -> the `Code` of the interval of the excess growth,
-                              `widened` for the 'candidates'
+                              -> 'low', 'estimate', 'high'. All but 'strategy' are differences: the strategy minus this
+                              portfolio. 'equal_weight' is omitted if it is the anchor
+    'level', 'resamples'      confidence level of the intervals, and number of bootstrap samples
+    'verdicts'                portfolio -> `Code` of the interval of the excess growth, `widened` for 'candidates'
     'candidates'              number of results from which this one may be chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
     'deflated_sharpe'         probability that the true Sharpe ratio is above 'expected_best'
     'expected_best'           expected Sharpe ratio of the best of 'candidates' candidates without skill
-    'deflated_active_sharpe'  probability that the best candidate without skill would show a lower Sharpe ratio of the
-                              returns in excess of the anchor: `probabilistic_sharpe` to the power of 'candidates'
+    'deflated_active_sharpe'  probability that the best candidate without skill has a lower Sharpe ratio of the excess
+                              over the anchor: `probabilistic_sharpe` of this excess to the power of 'candidates'
     'trial_sd', 'trial_sd_source'   standard deviation of the candidates' Sharpe ratios, and `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
-    'validation_luck'         best minus mean Sharpe ratio of the trials on validation that is expected by luck alone
+    'validation_luck'         best minus mean Sharpe ratio of the trials on validation, as expected by luck alone
     'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
@@ -207,7 +207,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return 'fan_beaten' of `evidence`. Portfolios without a Sharpe ratio are skipped; NaN if none is left."""
+    """Return 'fan_beaten' of `evidence`. Portfolios without a Sharpe ratio are skipped. NaN if none is left."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -229,9 +229,9 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
     """Return the number of agents tried for a strategy, and figures of their validation returns, if recorded.
 
-    'trials' is the number. 'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is
-    that of the Sharpe ratios of returns in excess of the baseline, if there is one. 'overfitting' is the probability
-    that choosing the trial with the best of the latter is overfitted. These three are means over the tournaments.
+    'trials' is this number. 'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is
+    the same for active returns (minus those of the baseline, if recorded). 'overfitting' is the probability that the
+    choice of the trial with the best active Sharpe ratio is overfitted. These three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
