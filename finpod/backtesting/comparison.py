@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     first: str
     second: str
     cagr: Interval | None
-    """Difference of the CAGRs. None if the accounts are equal, if one fell to zero, or if the history is short."""
+    """Difference of the CAGRs. None if the accounts are equal, one fell to 0 before the end, or history is short."""
     sharpe: Interval | None
     """Difference of the Sharpe ratios. None if `cagr` is None."""
     reason: str = ""
@@ -53,7 +53,7 @@ class Comparison:
     rivals: Mapping[str, pd.Series]
     """Title -> [n + 1] values of a benchmark or equal-weight portfolio, 1 at its first common close, NaN without a bar.
 
-    The `name` of each series is 'benchmark' or 'equal weight'. If runs differ in one of them, titles name the runs."""
+    The `name` of each series is 'benchmark' or 'equal weight'. If runs have different ones, titles name the runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
     equal weight, turnover, and costs as a fraction of the account at the first common close."""
@@ -70,7 +70,7 @@ class Comparison:
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
-        """Warnings, each with the names of its runs. Warnings that invalidate the figures come first."""
+        """Warnings, each with the names of the runs that have it. Those that invalidate the figures come first."""
         runs: dict[ResultWarning, list[str]] = {}
         for name, run in self.runs.items():
             for warning in run.warnings:
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Sum of `BacktestResult.candidates` over runs that differ in `agent`, but at least the number of runs."""
+        """Sum of `BacktestResult.candidates` over runs (the same `agent` counts once); at least the number of runs."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
@@ -111,7 +111,7 @@ class Comparison:
         return to_json(self)
 
     def report(self, path: str | Path, *, overwrite: bool = True, title: str = "") -> Path:
-        """Write a self-contained HTML page and return its path. The arguments are those of `BacktestResult.report`."""
+        """Write a self-contained HTML page with the heading `title`. Return its path. See `BacktestResult.report`."""
         from finpod.report.compare import render_comparison
         from finpod.report.pages import write_page
 
@@ -230,7 +230,7 @@ def _within(run: BacktestResult, dates: Any, common: pd.Index) -> Any:
 
 
 def _rivals(runs: Mapping[str, BacktestResult], cut: Mapping[str, pd.DataFrame]) -> dict[str, pd.Series]:
-    """Return `Comparison.rivals`: benchmarks with a bar, then equal-weight portfolios, each once."""
+    """Return `Comparison.rivals`: benchmarks with a bar, then equal-weight portfolios, without duplicates."""
     rivals: dict[str, pd.Series] = {}
     for kind in ("benchmark", EQUAL_WEIGHT):
         groups: list[tuple[str, pd.Series, list[str]]] = []

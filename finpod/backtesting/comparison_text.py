@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return notes and warnings, severe ones first, as (names of the runs, empty for all; sentence; True if severe)."""
+    """Return notes and warnings, severe ones first, as (names of the runs, "" for all; sentence; is it severe?)."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -115,7 +115,7 @@ def _signed(value: float, digits: int) -> str:
 
 
 def pairs_note(comparison: Comparison) -> str:
-    """Return a note on multiple tests; empty for a single pair."""
+    """Return a note on multiple tests; empty if fewer than two pairs have intervals."""
     judged = sum(pair.cagr is not None for pair in comparison.pairs)
     return f"by chance alone, about one in twenty of {judged} pairs appears significant" if judged > 1 else ""
 

@@ -45,7 +45,7 @@ def backtest(
     """Run a strategy, or precomputed weights, over the sessions of [start, end] and return a `BacktestResult`.
 
     `finpod.backtest` also takes a name, file or folder of a strategy, as `load_strategy` does. The account has `cash`
-    at the close of the first session. A decision sees all rows up to a close. It is filled at the next open with
+    at the close of the first bar. A decision sees all rows up to a close. It is filled at the next open with
     fill='open', at the next close with fill='close' (the default if the data have no opens). Cash earns nothing.
     Accounts are long only. Shares are fractional unless `whole_shares` is True. A position in an asset that leaves the
     exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
@@ -59,12 +59,12 @@ def backtest(
     copied. `fast=True` settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
 
     A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
-    `examine` is True (None: only for trained agents), the strategy is also compared with baselines and random
-    portfolios, and its decisions are replayed at other costs and account sizes (`finpod.evidence`). The verdict is on
-    the excess over the strategy's `anchor` (default: equal weight), rebalanced every `strategy.every` bars. `opened` is
-    the number of results of this window that you have seen; more widen the interval. `progress` gets (step, fraction).
+    `examine` is True (None: only for trained agents), it is also compared with baselines and random portfolios, and its
+    decisions are replayed at other costs and account sizes. The verdict is on the excess over the strategy's `anchor`
+    (default: equal weight), rebalanced every session, or every k bars if `strategy.every` is k > 1. `opened` is the
+    number of results of this window that you have seen; more widen the interval. `progress` gets (task, fraction done).
 
-    Raises InputError for a window of fewer than two sessions, for a window that starts on or before `trained_until`
+    Raises InputError for a window of fewer than two bars, for a window that starts on or before `trained_until`
     (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError, which names strategy and day, for
     invalid weights.
     """
@@ -76,7 +76,7 @@ def backtest(
     if not isinstance(costs, (Costs, type(None))):
         raise InputError(f"costs is {costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
-        raise InputError("fast is True, but a Strategy decides day by day; omit the argument fast", argument="fast")
+        raise InputError("fast is True, but a Strategy decides bar by bar; omit the argument fast", argument="fast")
     check_rates(risk_free)
     require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
@@ -149,8 +149,8 @@ def _window(strategy: Strategy, market: MarketData, start: DateLike, end: DateLi
     traded = market.benchmark_market() if strategy.trades_benchmark else market
     first, last = traded.window(start, end)
     if last == first:
-        text = f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has only one session"
-        raise InputError(f"{text}; choose an end at least one session after the start", argument="end")
+        text = f"the window {traded.dates[first]!s:.10} .. {traded.dates[last]!s:.10} has only one bar"
+        raise InputError(f"{text}; choose an earlier start or a later end", argument="end")
     return Window(market=traded, execution=build_execution(traded, fill), first=first, last=last)
 
 

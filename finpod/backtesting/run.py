@@ -30,7 +30,7 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for fields without a text."""
+    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for fields not described."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
@@ -55,7 +55,7 @@ class Run:
 
     @cached_property
     def anchor(self) -> pd.Series:
-        """[n + 1] equity of the strategy's anchor, rebalanced as often as the strategy decides."""
+        """[n + 1] equity of the strategy's anchor, rebalanced every session, or every k bars if `every` is k > 1."""
         anchor, every = self.strategy.anchor, self.strategy.every
         return self.equal_weight if (anchor, every) == (EQUAL, 1) else self._equity_of(anchor, every)
 
@@ -139,8 +139,8 @@ def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
     """Return a row for each fill and each position that a delisting turned into cash; see `BacktestResult.trades`.
 
-    Rows are sorted by session, then by asset, with fills before delistings. The position is the running sum of the
-    shares. The cash is the initial cash minus the running sums of notional and cost.
+    Rows are sorted by bar, then by asset; a fill comes before a delisting. The position in an asset is the running sum
+    of its shares. The cash is the initial cash minus the running sums of notional and cost.
     """
     execution, closes = window.execution, np.arange(window.first, window.last)
     last_worth = execution.mark[closes] * (1 + terms.delisting_return)
@@ -171,7 +171,7 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """Yield an event for each reason why buy orders were not filled, with the first such order and their number."""
+    """Yield an event for each reason why buy orders were not filled, with the first of these and their number."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

@@ -16,7 +16,7 @@ Data = Mapping[str, Any]
 
 REASONS = {
     "ready_weights": "weights given as an array are not audited; a row of weights may depend on later prices",
-    "no_decision": "the strategy made no decision on the days sampled",
+    "no_decision": "the strategy made no decision on a day that can be audited",
     "not_repeatable": "on {note}, two computations on the same data differ, so the audit cannot detect look-ahead; "
     "draw random numbers from a generator that the strategy seeds itself",
     "failed": "{note}",
@@ -27,7 +27,7 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "decisions for an account with other cash or positions",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, signs, or a scaler's statistics over "
+    "undated": "later data without dates, such as lists, bytes, one number per asset, or a scaler's statistics over "
     "all rows, and extra columns with few tickers or sessions",
     "native": "files read by native code other than pyarrow and polars, and tests of whether a file exists",
     "system": "environment variables, system and package files, and, from Python 3.14 on, the clock of `datetime`",
@@ -35,7 +35,7 @@ UNCHECKED = {
 """Code in `Audit.unchecked` -> text for it."""
 
 NO_RANDOM_PORTFOLIOS = {
-    "intraday": "they are only for daily bars",
+    "intraday": "they are only for daily or longer bars",
     "never_traded": "the strategy never traded",
     "one_asset": "there are fewer than two assets to choose from",
 }
@@ -54,7 +54,7 @@ EVENTS = {
 """Code of an event -> template, filled with the fields of the event."""
 
 _NOT_DATED = "does not set trained_until, so the days on which the model was fitted are unknown"
-_CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s (on {days} of {checked} days)"
+_CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when later rows %s (on {days} of {checked} bars)"
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
@@ -130,7 +130,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "benchmark_cover": "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; "
     "excess, beta and other relative figures use only these bars",
     "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the "
-    "stocks include them; this flatters every strategy by about two percent a year",
+    "stocks include them; this flatters every strategy by one to two percent a year",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which "
     "flatters every strategy",
@@ -153,7 +153,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "constant_cash": "constant cash: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
-    "rules_daily_only": "{rules} are left out: they are rules for daily bars",
+    "rules_daily_only": "{rules} are left out: they are rules for daily or longer bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
     "rule_fell_back": "{rule} found no optimum on {days:# day} and used inverse-volatility weights instead",
