@@ -23,7 +23,7 @@ from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 from finpod.result import BacktestResult
 
 HALF_YEAR = 126
-"""Number of returns in a rolling window. Histories of less than a year use half of it."""
+"""Number of returns in a rolling window. Histories shorter than two such windows use windows of half the length."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the values of the random portfolios at which bands begin and end; 0.5 is the median."""
 FEWEST_MONTHS = 3

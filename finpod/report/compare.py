@@ -1,4 +1,4 @@
-"""The HTML page that compares several runs, in the style of a report."""
+"""The HTML page that compares several runs, in the style of a backtest's report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Return key of a colour -> name in the legend. Different benchmarks have one name, 'benchmark of each run'."""
+    """Return key of a colour -> name in the legend. Different benchmarks share the name 'benchmark of each run'."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")

@@ -1,4 +1,4 @@
-"""Renders pages from their parts. A part that raises an error is left out, and the rest of the page is rendered."""
+"""Renders pages from their parts. If a part raises an error, a line in its place says so, and the rest is rendered."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 
 
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
-    """Return the page of a subject as HTML. Templates see the `shared` values and the charts.
+    """Return the page of a subject as HTML. Templates can use the `shared` values and the charts.
 
     Charts are made from `drawn`, if given, else from the subject. A chart or section that raises an error is replaced
     by one line, and a ReportWarning is issued. The text of the warning starts with `called`.
@@ -87,7 +87,7 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
 ) -> dict[str, Any] | None:
-    """Return the fields of a section and its 'html', one line if it failed; None if it has no values for the subject."""
+    """Return the fields of a section and its 'html' (one line if it failed), or None if the section has no values."""
     try:
         if (values := section.values(subject)) is None:
             return None

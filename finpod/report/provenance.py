@@ -20,7 +20,7 @@ LONGEST = 400
 LONG_SERIES = 8
 """A series of up to this many numbers, such as one per year, is shown line by line. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
-"""Titles of lists of agents, by key."""
+"""Key of `BacktestResult.agent` -> title of the list of agents that it holds."""
 LABELS = {
     "alike": "Max correlation",
     "hold": "Rebalance every",
@@ -30,7 +30,7 @@ LABELS = {
     "dropped": "Features dropped, and the fraction of training rows on which they are undefined",
     "undefined": "Features, and the fraction of training rows on which they are undefined",
 }
-"""Labels of keys that are not clear by themselves."""
+"""Key -> label, for keys that are not clear by themselves."""
 
 
 class Table(NamedTuple):
@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Return (title, table) of the variants, of the agents, and of each list of agents in `result.agent`."""
+    """Return (title, table) of variants (seeds or members), of agents, and of each list of agents in `result.agent`."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))
@@ -80,7 +80,7 @@ def _listed(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return groups of (label, text) pairs on data, agent and search of a result. Empty groups are left out."""
+    """Return (title, list of (label, text)) for the data, agent and search of a result. Empty groups are left out."""
     manifest = dict(result.manifest)
     title = str(manifest.pop("title", manifest.get("source", "unnamed")))
     checks = dict(zip(("Repaired or masked", "Suspicious, left unchanged"), check_lines(manifest), strict=True))

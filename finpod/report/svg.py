@@ -45,7 +45,7 @@ PALETTE = {
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` whose lines are thin and behind the others."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
-"""Keys of `PALETTE` in legends, in this order."""
+"""Keys of `PALETTE` that a legend shows, in this order, unless the chart sets its own legend."""
 WIDE_TEXT = 7
 """Text size in wide charts, in points. It is small because the page enlarges wide charts more than others."""
 
