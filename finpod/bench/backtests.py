@@ -29,7 +29,7 @@ from finpod.trading.simulate import Terms, Window
 from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
-"""Sessions of the simulated market, strategies run at once, and resamples of the bootstrap."""
+"""Returns in the simulated market (one session more), strategies run at once, and resamples of the bootstrap."""
 FEE_BPS = 10.0
 """Fee of finpod and of vectorbt."""
 
@@ -67,7 +67,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Return lines on the time to bootstrap a series: Sharpe ratio, growth, drawdown, excess over another series."""
+    """Return lines on the time to bootstrap Sharpe ratio, CAGR and drawdown, and their excess over another series."""
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),

@@ -99,7 +99,7 @@ def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds:
 
 @contextmanager
 def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[Callable[[], Any]]:
-    """Yield a function that makes a random step in `count` Gymnasium environments, in this process or in one each."""
+    """Yield a function that makes a random step in `count` Gymnasium environments, in a process each if `parallel`."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 

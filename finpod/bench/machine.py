@@ -163,7 +163,7 @@ def _synchronise(device: torch.device) -> None:
 
 
 def circumstances(task: Mapping[str, str], device: torch.device, threads: str, *packages: str) -> dict[str, str]:
-    """Return lines on sizes, hardware, and versions of finpod, the packages and Python."""
+    """Return lines on sizes, hardware, and versions of finpod, the `packages` and Python."""
     return {
         **task,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",

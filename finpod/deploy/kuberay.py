@@ -35,14 +35,14 @@ LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
 SECRET = LABEL, "at most 63 lower-case letters, digits and inner dashes"
 MEMORY = r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "a size such as 512Mi, 8Gi or 1Ti"
-SPAN = r"\d{1,6}:0*[1-9]\d{0,5}", "LEAST:MOST with MOST above 0, such as 0:8"
+SPAN = r"\d{1,6}:0*[1-9]\d{0,5}", "LEAST:MOST with MOST from 1 to 999999, such as 0:8"
 FORMS = {
     "image": (r"[A-Za-z0-9][\w.:/@-]*", "the image that was pushed, such as me/finpod:1"),
     "cpu_workers": SPAN,
     "gpu_workers": SPAN,
     "claim": (
         rf"{LABEL}:(/(?!\.{{1,2}}(/|$))[^/\s:]+)+",
-        "NAME:/PATH with a NAME of lower-case letters, digits and inner dashes, such as runs:/runs",
+        "NAME:/PATH, such as runs:/runs (NAME: a-z, digits, inner dashes; PATH: no space, colon, .. or final /)",
     ),
     "head_memory": MEMORY,
     "memory": MEMORY,
@@ -62,7 +62,7 @@ def _installed(package: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A Ray cluster: a head, which runs the command but no training, and groups of CPU and GPU workers of equal size.
+    """A Ray cluster: a head, which runs the command but no training, and CPU or GPU workers of equal cores and memory.
 
     Raises InputError for a setting that is out of range or does not match its pattern in `FORMS`.
     """
@@ -111,7 +111,7 @@ class Cluster:
         object.__setattr__(self, "ray", self.ray or _installed("ray"))
         release = re.fullmatch(r"(\d+)\.(\d+)(\.\w+)?", self.ray)
         if release is None or (int(release[1]), int(release[2])) < AUTH_SINCE:
-            fault = "is not a version" if release is None else "has no token authentication"
+            fault = "is not a release" if release is None else "has no token authentication"
             raise InputError(f"Ray {self.ray[:80]!r} {fault}; give 2.52.0 or later", argument="ray_version")
 
     @property
@@ -143,7 +143,7 @@ def ray_cluster(name: str, cluster: Cluster) -> str:
 
 
 def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
-    """Return the manifest of a RayJob: a cluster that runs one command and is deleted ten minutes after its end.
+    """Return the manifest of a RayJob: a cluster that runs a command and is deleted ten minutes after the command ends.
 
     Raises InputError for an invalid name, and for a command that is empty, has a password or a dollar sign that
     Kubernetes would expand, or has an `--out` that is not below the mount path of a claim.
