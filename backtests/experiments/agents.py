@@ -35,7 +35,7 @@ from finpod.trading.simulate import Terms, simulate_totals
 from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "agents"
-"""Folder of rows, relative to the current folder."""
+"""Folder of the files of results, one for each row, relative to the current folder."""
 KINDS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "apg-linear": ("apg", {"network": "linear"}, 64, 100_000),
     "apg-mlp": ("apg", {"network": "mlp"}, 64, 75_000),
@@ -77,7 +77,7 @@ YEARS = [
 
 
 class Days:
-    """Two tasks of a period and an anchor: with data up to the end of validation, and up to the end of the test."""
+    """Two tasks of a period and an anchor: one has data to the end of validation, one to the end of the test."""
 
     def __init__(self, market: MarketData, period: Period, anchor: str) -> None:
         trading = trading_of(anchor=anchor)
@@ -152,7 +152,7 @@ def alpha(returns: Array, known: Array, periods_per_year: float) -> tuple[float,
 
 
 def run(market: MarketData, kinds: Sequence[str], folder: Path, periods: Sequence[Period]) -> list[dict[str, Any]]:
-    """Compute the rows that have no file. Return all rows of the rules and the `kinds` of agents.
+    """Compute the rows of results that have no file. Return all rows of the rules and of the `kinds` of agents.
 
     Raises InputError for an unknown kind.
     """

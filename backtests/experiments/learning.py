@@ -33,7 +33,7 @@ from finpod.rl.task import Observation
 from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "locomotion"
-"""Folder of rows, relative to the current folder."""
+"""Folder of the files of results, one for each row, relative to the current folder."""
 SEEDS = range(100, 105)
 POINTS = 10
 """Number of points of a learning curve."""

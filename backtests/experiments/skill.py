@@ -2,7 +2,7 @@
 
 False positives: agents are trained, selected and tested on markets without a signal and without costs. Half of the
 markets are simulated, and half are resampled from real days (`-r FILE`). Power: agents and the informed rule, which
-knows the signal, are tested on markets in which the informed rule has a set information ratio after costs of 10 bps.
+knows the signal, are tested on markets in which the informed rule has a given information ratio after costs of 10 bps.
 Each row, the result of a rule on a market, has its own file. Existing rows are kept, so the command can be stopped and
 repeated.
 """
@@ -38,7 +38,7 @@ from finpod.weights import decisions_of
 from rows import Folder, checkpoints, keep_rows, markdown, run_command
 
 FOLDER = Path("backtests") / "skill"
-"""Folder of rows, relative to the current folder."""
+"""Folder of the files of results, one for each row, relative to the current folder."""
 INFORMED = "informed"
 RULES = ("apg", "ppo", INFORMED)
 FAMILIES = SIMULATED, RESAMPLED = "simulated", "resampled"
@@ -167,7 +167,7 @@ def play(cell: Cell, real: str | None = None) -> dict[str, Any]:
 def cells(
     rules: Sequence[str], real: str | None, markets: int | None = None, worlds: Sequence[str] | None = None
 ) -> list[Cell]:
-    """Return the cells to compute, by seed. Raises InputError for an unknown rule or world, and for no markets."""
+    """Return the cells to compute, by seed. Raises InputError for an unknown rule or world, and `markets` below 1."""
     require_number("markets", 1 if markets is None else markets, 1, whole=True)
     for rule in rules:
         require_choice("rule", rule, RULES)
