@@ -27,7 +27,7 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "decisions for an account with other cash or positions",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, one number per asset, or a scaler's statistics over "
+    "undated": "later data without dates, such as lists, bytes, single numbers, or a scaler's statistics over "
     "all rows, and extra columns with few tickers or sessions",
     "native": "files read by native code other than pyarrow and polars, and tests of whether a file exists",
     "system": "environment variables, system and package files, and, from Python 3.14 on, the clock of `datetime`",
