@@ -207,9 +207,9 @@ def _array(values: Any) -> Array:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the curve is a {type(values).__name__} ({error}); its values must be numbers") from error
+        raise InputError(f"the values are a {type(values).__name__} ({error}); pass numbers") from error
     if array.ndim not in (1, 2):
-        raise InputError(f"the curve has shape {array.shape}; pass a curve [T] or a batch [T, E]")
+        raise InputError(f"the values have shape {array.shape}; pass a series [T] or a batch [T, E]")
     return array
 
 

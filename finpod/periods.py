@@ -187,7 +187,7 @@ def dates_of(values: Any, what: str) -> Array | None:
 
 
 def _stamps(index: Any) -> Any:
-    """Return the dates of a pandas index as a DatetimeIndex; None if its labels are not dates."""
+    """Return the dates of a pandas index as a DatetimeIndex, or None. Raises InputError for dates it cannot read."""
     import pandas as pd
 
     if isinstance(index, pd.PeriodIndex):

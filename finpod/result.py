@@ -65,7 +65,7 @@ class BacktestResult:
     periods_per_year: float = 252
     """Bars a year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
-    """Sessions a year, for scaling figures of whole sessions; equal to `periods_per_year` unless bars are intraday."""
+    """Sessions a year. It annualises the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
     """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1

@@ -84,7 +84,7 @@ class MarketView:
 
     @property
     def date(self) -> np.datetime64:
-        """Date of the decision row: its session, or its New York time if the bars are intraday."""
+        """Date of the decision row: its session, or its time in the exchange's zone if bars are intraday."""
         return self._market.dates[self._row]
 
     @property

@@ -289,7 +289,7 @@ def make_stock_task(
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
     seen = (known.member & known.has_bar).any(axis=0)  # also before training: part of the market return
     if not seen.any():
-        raise InputError("no member has a price up to the end of validation; choose other dates")
+        raise InputError("no member has a price by the end of validation; choose later dates")
     task = StockTask(
         market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
         features=features, train=train_rows, validation=validation_rows, device=device,

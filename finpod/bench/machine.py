@@ -115,7 +115,7 @@ def measured(
 def learning_lines(
     name: str, env: Any, learner: Any, seconds: float, device: torch.device, of: str = "accounts"
 ) -> dict[str, Any]:
-    """Return the lines of a measurement in `LEARNING`."""
+    """Measure the steps per second of a learner. `name` is a key of `LEARNING`. Return the lines (name -> value)."""
 
     def call() -> None:
         rollout = learner.collect(env)

@@ -1,4 +1,4 @@
-"""Command line options: builds them from the fields of settings dataclasses, and converts their values."""
+"""Builds command line options from the fields of settings dataclasses, and converts their values."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
-    """Return the target weights w [..., N] float64 of actions z. `among` [..., N] marks assets that may be held.
+    """Return the target weights w [..., N] float64 of an `action` z. `among` [..., N] marks assets that may be held.
 
-    'tilt': w ~ a exp(k tanh z) for z [..., N] and k = `tilt`, scaled to the sum of `anchor` a [..., N]. z = 0 gives the
-    anchor. `anchor` None: equal weight, fully invested. 'softmax': w = exp(z) / sum exp(z) for logits z [..., N + 1] of
-    assets and cash. Weights are zero outside `among`. Exponentials are float32 unless a float64 action has a gradient.
+    'tilt': w is proportional to a exp(k tanh z), with z [..., N], a [..., N] = `anchor` (None: equal weight) and k =
+    `tilt`. The sums of w and a are equal, and z = 0 gives a. 'softmax': w = exp(z) / sum exp(z), with z [..., N + 1]
+    for assets and cash. Weights are zero outside `among`. Exponentials are float32 unless a float64 action has a gradient.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)

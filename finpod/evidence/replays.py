@@ -61,7 +61,7 @@ def capacity(
 ) -> dict[float, Figures]:
     """Replay decisions at several account sizes. Return initial cash (from `SIZES`) -> strategy -> figures.
 
-    The figures are those of `cost_sweep` and 'costs', yearly costs as a fraction of the account. The coefficient of
+    The figures are those of `cost_sweep`, plus 'costs': yearly costs as a fraction of the account. The coefficient of
     market impact is that of the run, or `IMPACT` if the run has none. The result is empty if the data have no volumes.
     """
     if window.execution.impact is None:

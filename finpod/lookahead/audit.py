@@ -145,7 +145,7 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows. Raises NotRepeatable if all rows change them too."""
+        """Repeat decisions without later rows; return a finding if they differ. NotRepeatable: also with all rows."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)

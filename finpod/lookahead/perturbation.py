@@ -135,7 +135,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return a finding for each fill (open, close) at a price that was known: noise in later rows leaves it as is."""
+    """Return a finding for each fill (open, close) whose price stays the same if rows after the decision are noise."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)

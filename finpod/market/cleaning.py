@@ -100,7 +100,7 @@ def package_versions(*more: str) -> dict[str, str]:
 def _check_tickers(
     bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
 ) -> Membership | None:
-    """Return the membership with the symbols that the bars use. Raises InputError as `build_market` does."""
+    """Check that the bars have members and the benchmark. Return the membership, spelled as the tickers of the bars."""
     tickers = bars["ticker"].cat.categories
     if bars.empty and membership is not None:  # those of other tickers were left out
         first = ", ".join(membership.tickers[:3])
@@ -188,8 +188,8 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     late = first - first.astype("datetime64[D]") >= LATE_START
     if late.mean() > 0.5 and outside.mean() > ODD_DATES:
         raise DataError(
-            f"{name}: {outside.sum():,} of its bars are outside the hours of {calendar}, and the first bar of a day is "
-            f"as late as {first[late][0]!s:.16}; write times of this exchange or with UTC offsets, or give calendar="
+            f"{name}: {outside.sum():,} bars are outside the trading hours of {calendar}, and days begin late, such as "
+            f"at {first[late][0]!s:.16}; give times in the exchange's zone or with UTC offsets, or another calendar="
         )
     return outside
 

@@ -88,9 +88,9 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the count of members in [first, last] that differs most from the index's size; None without an index.
+    """Return the member count that is furthest from the size of the index, of the counts that apply in [first, last].
 
-    The manifest has a count for the first session of each year, which applies until the next count.
+    The manifest of a market with an index has a count for each year, made on its first session. Without counts, None.
     """
     listed = manifest.get("listed")
     if not listed:

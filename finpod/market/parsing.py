@@ -80,7 +80,7 @@ def check_tickers(labels: Iterable[str], name: str) -> None:
         if not is_ticker(label):
             raise DataError(
                 f"{name}: {label!r} cannot be a ticker; use up to 32 letters, digits and . - ^ = _, beginning with "
-                "a letter or digit"
+                "a letter, a digit or ^"
             )
 
 

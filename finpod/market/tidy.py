@@ -176,7 +176,7 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd
         of = [file for file, part in parts.items() if (part["ticker"][part["date"] == day] == ticker).any()]
         where = f", in its files {' and '.join(of)}" if of else ""
         when = str(day).removesuffix(" 00:00:00")
-        raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one a ticker and time")
+        raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one bar of the two")
     log.repair(
         "duplicate rows dropped", bars["ticker"][again], bars["date"][again].to_numpy(), "bar", "given twice", "once"
     )

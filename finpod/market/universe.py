@@ -183,7 +183,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(
-            f"{source.name}: 'to_exclusive' of {ticker} is {stop!s:.10}, not after 'from', {start!s:.10}; correct them"
+            f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from' ({start!s:.10})"
         )
     return membership
 

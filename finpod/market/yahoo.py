@@ -65,9 +65,9 @@ def fetch_market(
     benchmark and the calendar of the index, or QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
-    `finpod.market.cleaning.build_market`. Tickers that are rate limited or not answered are requested again after
-    growing waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons.
-    Unless `allow_missing`, InputError is raised if a ticker has no answer, or if a list has a ticker that Yahoo lacks.
+    `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing
+    waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. If Yahoo does
+    not answer for a ticker, or lacks one of a `universe` that is a list, InputError is raised, unless `allow_missing`.
     The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
 
     `now` returns the present, with a time zone. Raises InputError for wrong arguments, DataError for network failures.
@@ -112,11 +112,7 @@ def fetch_market(
 
 
 def _download(
-    tickers: Sequence[str],
-    fetch: PartialFetch,
-    request: Mapping[str, Any],
-    deadline: float,
-    report: Progress,
+    tickers: Sequence[str], fetch: PartialFetch, request: Mapping[str, Any], deadline: float, report: Progress
 ) -> dict[str, Missing]:
     """Download the tickers that `fetch` does not have yet. Return ticker -> reason for tickers without bars."""
     require_number("deadline", deadline, 0)

@@ -50,8 +50,8 @@ class Client:
             self._session.get(YAHOO)
         except Exception as error:
             raise DataError(
-                f"cannot reach {SERVER or YAHOO} ({first_line(error)}); check the network, or use a file, snapshot or "
-                "the sample"
+                f"cannot reach {SERVER or YAHOO} ({first_line(error)}); check the network, or use a file, a snapshot "
+                "or the sample"
             ) from error
         self.ends = self._session.ends = time.monotonic() + deadline
         """Time at which requests stop, on the clock of `time.monotonic`."""

@@ -101,7 +101,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
             if i == len(lines) - 1:
                 break
             raise CheckpointError(
-                f"line {i + 1} of {where} is damaged and is not the last line; restore the file from a copy"
+                f"line {i + 1} of {where} is damaged; only a damaged last line can be ignored; restore a copy"
             ) from error
         records.append(record)
         sound += len(line)

@@ -27,7 +27,7 @@ class Terms:
     costs: Costs = field(default_factory=Costs)
     """Costs of each buy and each sale."""
     cash: float = 1_000_000.0
-    """Initial cash, in currency."""
+    """Initial cash, in the currency of the prices."""
     whole_shares: bool = False
     """Trade only whole shares, counted before adjustment for splits."""
     delisting_return: float = 0.0

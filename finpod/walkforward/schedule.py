@@ -164,8 +164,8 @@ def _windows(
     if learnt < 0:
         train, validation = (f"{what}={lengths[what].length}{lengths[what].unit}" for what in ("train", "validation"))
         raise InputError(
-            f"start is {sessions[day]}, and the data begin on {sessions[0]}: too late for {train} and {validation} "
-            "before start; start later, or take shorter windows",
+            f"the data begin on {sessions[0]}, which leaves too few days for {train} and {validation} before the start "
+            f"on {sessions[day]}; choose a later start or shorter windows",
             argument="start",
         )
     return (learnt, chosen - 1 - purge), (chosen, day - 1 - embargo)

@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe(state)`, then forces on all bodies but the world, clipped at +-`limit`."""
+    """Return a function of the state that adds clipped forces on all bodies but the world to `observe(state)`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -199,7 +199,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ant": {"num_inputs": 105, "observe": with_forces(joints(2), 1), "contact_cost": ant_contact},
     "humanoid": {"num_inputs": 348, "observe": with_forces(humanoid, torch.inf), "contact_cost": humanoid_contact},
 }
-"""Fields of a task that the full variant changes."""
+"""Task -> its fields that the full variant replaces, besides those in `spec_of`."""
 EULER = ("halfcheetah",)
 """Tasks without a fast variant, because their model uses the Euler integrator, not RK4."""
 
