@@ -161,7 +161,7 @@ def test_tensors_and_series_are_taken():
     ({"equity": [1, math.nan, 2]}, "position 1"),
     ({"returns": [0.1, math.inf]}, "position 1"),
     ({"equity": [0, 1, 2]}, "start above zero"),
-    ({"equity": ["a", "b"]}, "must be numbers"),
+    ({"equity": ["a", "b"]}, "a list"),
     ({"equity": 3.0}, "shape"),
     ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
     ({"equity": [1, 2], "risk_free": "5%"}, "risk_free is '5%'"),

@@ -79,7 +79,7 @@ def test_purge_and_embargo_are_the_hold_and_a_short_rest_belongs_to_the_segment_
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"start": "2024-03-01"}, "2024-03-01, and the data begin on 2024-01-01"),
+    ({"start": "2024-03-01"}, "train=60 and validation=30 before the start on 2024-03-01"),
     ({"train": "4y"}, "train=4y"),
     ({"train": "long"}, "train is 'long'"),
     ({"validation": 0}, "validation is 0"),
