@@ -248,7 +248,7 @@ def main(
     jobs: Annotated[int | None, typer.Option("-j", help="Processes; by default one for each core.")] = None,
     folder: Folder = FOLDER,
 ) -> None:
-    """Compute the rows that are not yet in the folder, and print the tables of the computed rows."""
+    """Compute the rows that are not yet in the folder, and print the tables of all rows asked for."""
     wanted = cells(rules or RULES, real, markets, worlds)
     if real is not None:
         complete(real)

@@ -132,8 +132,8 @@ def compare(
     strategies have the same name, their runs are named by `names`; the default is the names of the folders if all runs
     are given by folders. Names that are still equal are numbered. All figures are those of the common window.
 
-    Raises InputError for fewer than two runs, a value that is not a run, an intraday run, a wrong number of names, runs
-    of different frequencies, fewer than two common sessions, and an account of zero at the first common session.
+    Raises InputError as `load_result` does, for fewer than two runs, an intraday run, a wrong number of names, runs of
+    different frequencies, fewer than two common sessions, and an account of zero at the first common session.
     """
     runs = _named(results, names)
     first, *others = runs

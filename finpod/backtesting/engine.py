@@ -59,14 +59,14 @@ def backtest(
     copied. `fast=True` settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
 
     A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
-    `examine` is True (None: only for trained agents), it is also compared with baselines and random portfolios, and its
-    decisions are replayed at other costs and account sizes. The verdict is on the excess over the strategy's `anchor`
-    (default: equal weight), rebalanced every session, or every k bars if `strategy.every` is k > 1. `opened` is the
-    number of results of this window that you have seen; more widen the interval. `progress` gets (task, fraction done).
+    `examine` is True (None: only for trained agents), it (or weights [T, N]) is also compared with baselines and random
+    portfolios, and its decisions are replayed at other costs and account sizes; `progress` gets (task, fraction done).
+    The verdict is on the excess over `strategy.anchor` (default: equal weight), rebalanced every session, or every k
+    bars if `every` is k > 1. Its interval widens with `opened`, the number of results of this window you have seen.
 
-    Raises InputError for a window of fewer than two bars, for a window that starts on or before `trained_until`
-    (unless `allow_in_sample`), and for `fast` with a Strategy. Raises StrategyError, which names strategy and day, for
-    invalid weights.
+    Raises InputError for arguments out of range, a window of fewer than two bars, a window that starts on or before
+    `trained_until` (unless `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError, which names strategy
+    and day, if a decision fails or is invalid.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"

@@ -40,9 +40,9 @@ class PyfolioInputs(NamedTuple):
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """Return the series of a result for pyfolio and empyrical. For quantstats, call `.tz_localize(None)` on them.
+    """Return the series of a result. Call `.tz_localize(None)` on them for quantstats. InputError for a ticker 'cash'.
 
-    Pass `benchmark` as `benchmark_rets` and `equal_weight` as `factor_returns`. Raises InputError for a ticker 'cash'.
+    Pass `benchmark` or `equal_weight` to pyfolio as `benchmark_rets`, to empyrical as `factor_returns`.
     """
     if "cash" in result.weights.columns:
         raise InputError("the market has a ticker 'cash', which pyfolio treats as cash; rename this ticker")
@@ -67,7 +67,7 @@ def export(
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
     Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
-    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder exists or is not writable.
+    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder may not be written.
     """
     if format not in get_args(Format):
         raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")

@@ -49,7 +49,7 @@ EVENTS = {
     "not_member": _NOT_BOUGHT % "it was not an index member on the decision day",
     "no_price": _NOT_BOUGHT % "it had no price at the fill",
     "no_cash": _NOT_BOUGHT % "there was no cash left",
-    "no_whole_share": _NOT_BOUGHT % "the cash did not cover one whole share",
+    "no_whole_share": _NOT_BOUGHT % "the order, or the cash for it, was less than one whole share",
 }
 """Code of an event -> template, filled with the fields of the event."""
 
@@ -137,8 +137,8 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every "
     "strategy",
     "missing_members": "on dates without prices, {count:# index member} cannot be traded, for example {tickers}",
-    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list "
-    "without the assets that have left the index flatters every strategy",
+    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; if "
+    "assets that have left the index are missing, this flatters every strategy",
     "note": "{text}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
     "unfilled": lambda data: event_sentence(Event(**data)),
@@ -166,7 +166,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
 
 
 def warning_sentence(warning: ResultWarning) -> str:
-    """Return the warning as one sentence, without a capital or a full stop."""
+    """Return the text of the warning, which has no full stop at the end; a remark of the data is unchanged."""
     sentence = WARNINGS[warning.code]
     return _say(sentence, warning.data) if isinstance(sentence, str) else sentence(warning.data)
 

@@ -123,7 +123,7 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
     When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures
     skill. Up to the error of the bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is
-    `MORE`. Intraday results are reduced to sessions. A short history has neither intervals nor probabilities.
+    `MORE`. Intraday results use daily returns. A short history has no intervals; its only probability is 'overfitting'.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}

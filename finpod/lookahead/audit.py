@@ -54,12 +54,12 @@ def audit(
     must be identical.
 
     The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are
-    later than both the first decision and the strategy's `trained_until`; fitted models in a strategy that has no
+    later than both the first day of the run and the strategy's `trained_until`; fitted models in a strategy that has no
     `trained_until`; back-filled prices; fills at a price that was known at the decision; and extra columns that
     correlate with the next return. `unchecked` lists what is not tested. `passed` is None if the audit has no outcome.
-
-    `progress` is called with the current step and the finished fraction of the work. Raises InputError if `market` is
-    not a market or no row can be audited, and StrategyError if the strategy fails or cannot be pickled.
+    `progress` is called with the current step and the finished fraction of it. Raises InputError for an argument out of
+    range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, FinpodError
+    if it cannot be loaded in a child process, and if that process ends or takes too long.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"

@@ -32,10 +32,10 @@ class Packed(NamedTuple):
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
-    """Return the pickle of a strategy that makes its first decision on row `first`, and the findings on its content.
+    """Return the pickle of a strategy for a run that starts on row `first`, and the findings on its content.
 
     User modules are pickled by value. The market is not pickled. The findings report markets and frames with rows after
-    both the first decision and `trained_until`, arrays with one row per date of the market, and fitted models if the
+    both the row `first` and `trained_until`, arrays with one row per date of the market, and fitted models if the
     strategy has no `trained_until`. In strategies of finpod itself, only markets are reported.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""

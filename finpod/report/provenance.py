@@ -94,7 +94,7 @@ def provenance(result: BacktestResult) -> list[tuple[str, list[tuple[str, str]]]
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested values as (label, text) pairs. Undefined and empty values are left out."""
+    """Return nested values as (label, text) pairs. None and empty values are left out."""
     rows: list[tuple[str, str]] = []
     for key, value in sorted(content.items()):
         label = f"{prefix}{LABELS.get(key) or words(key)}"
