@@ -77,7 +77,11 @@ def test_days_are_sampled_from_those_with_a_decision_and_a_day_after():
 
 
 def test_an_audit_of_nothing_is_refused(market):
-    for options, bad in (({"days": 0}, "0"), ({"seed": -1}, "-1"), ({"start": market.dates[-1]}, "2024-06-28 to 2024-06-28")):
+    for options, bad in (
+        ({"days": 0}, "0"),
+        ({"seed": -1}, "-1"),
+        ({"start": market.dates[-1]}, "2024-06-28 to 2024-06-28"),
+    ):
         refused(bad, audit, Momentum(), market, **options)
     refused("str", audit, Momentum(), "sample")
 
