@@ -118,7 +118,7 @@ class Ensemble(Strategy):
             what = "an anchor"
             anchor = anchor_of_view(view, self.anchor) if self.trading.around else None
         except InputError as error:
-            raise CheckpointError(f"{self.name} was trained with {what} that this market lacks: {error}") from error
+            raise CheckpointError(f"{self.name} was trained with {what} not available here: {error}") from error
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
@@ -146,7 +146,7 @@ class Ensemble(Strategy):
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
     """Load an ensemble from a folder. `features` are the user's feature functions on which the agents were trained.
 
-    Raises CheckpointError, which names the file, for a damaged folder or another format.
+    Raises CheckpointError for a damaged folder, for another format, and if a feature function is not in `features`.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":

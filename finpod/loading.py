@@ -36,8 +36,8 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     trained. A file runs as a separate module: it may import installed packages, but not other files in its folder. If
     it defines several strategies, the class name is required. The class is called without arguments.
 
-    Raises InputError for a strategy that does not exist, CheckpointError for a damaged folder, and StrategyError for a
-    folder without agents that can trade and for a file without a usable Strategy (the text names file and line).
+    Raises InputError for a strategy that does not exist, CheckpointError for a damaged folder or missing features, and
+    StrategyError for a folder without agents that can trade and for a file without a usable Strategy.
     """
     if isinstance(spec, Strategy):
         return spec
@@ -83,8 +83,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
     The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
-    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run or does not define
-    the class, and, if `spec` names no class, for a file that defines no task or several tasks.
+    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run, a class that is
+    missing or cannot be called and, if `spec` names no class, a file that defines no task or several tasks.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 

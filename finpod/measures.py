@@ -103,9 +103,9 @@ def metrics(
 def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = None) -> Relative:
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
-    Dates on which any curve or the benchmark has no value are skipped, so a return may span a gap. Two pandas objects
-    are joined on their local dates, or local times if intraday. Other inputs must have equal lengths. Undefined metrics
-    are NaN. Raises InputError for unequal lengths, a curve that does not start above zero, and dates out of order.
+    Dates on which any curve or the benchmark has no value are skipped, so a return may span a gap. Two dated pandas
+    objects are joined on local dates, or on times if intraday. Other inputs must have equal lengths. Undefined metrics
+    are NaN. Raises InputError for unequal lengths, a series that does not start above zero, and dates out of order.
     """
     curve, other, dates = _joined(equity, benchmark)
     common = np.isfinite(other) & (np.isfinite(curve) if curve.ndim == 1 else np.isfinite(curve).all(axis=1))
@@ -188,7 +188,7 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A period's return starts from the last value before the period. Missing values are skipped.
+    A return starts from the last value before its period; the first return, from the first value. NaN are skipped.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known = np.isfinite(curve)

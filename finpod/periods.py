@@ -55,7 +55,7 @@ class Periods(NamedTuple):
     bars_per_session: float  # median number of bars on one date; 1 for daily and longer bars
     rate: float  # sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates
     is_measured: bool  # whether there were enough dates for a measurement
-    note: str  # reason why the number of sessions may be wrong; empty for a usual number
+    note: str  # reason why the number of sessions may be wrong; empty if there is none
 
     @property
     def per_year(self) -> float:

@@ -16,7 +16,7 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Names of the metrics that `spread` and `agent_spread` contain."""
+"""Names of the metrics that `spread` and `agent_spread` contain, besides 'excess_over_equal_weight'."""
 SHORT_HISTORY = 20
 """Annualised figures of a window with fewer sessions than this are marked as unreliable."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
@@ -57,7 +57,7 @@ class BacktestResult:
     anchor: str = "equal-weight"
     """Name of the anchor, see `finpod.trading.anchors`."""
     anchor_every: int = 1
-    """Number of bars from one rebalancing of the anchor to the next; equal to `every` of the strategy."""
+    """`every` of the strategy. The anchor is rebalanced every session, or every k bars if this number is k > 1."""
     whole_shares: bool = False
     """True if only whole shares were bought and sold, counted before adjustment for splits."""
     risk_free: float = 0.0

@@ -55,7 +55,7 @@ class Momentum(Strategy):
 
     The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced
     by the bar before it. With `k` None, a tenth of the members that have a past return is selected, at least one; if
-    fewer than two have a past return, all members get equal weights. A `skip` needs daily bars.
+    fewer than two have one, all members with a bar get equal weights. A `skip` needs daily bars.
     """
 
     name = "momentum"
@@ -81,7 +81,7 @@ class RiskWeighted(Strategy):
     """Computes weights every 21 sessions from the returns of the last 252 sessions. Needs daily bars.
 
     The weights sum to one. A member qualifies if it has a bar on the decision day, at least 126 returns in the year and
-    a price that moved. If fewer than two qualify, all members get equal weights.
+    a price that moved. If fewer than two qualify, all members with a bar get equal weights.
     """
 
     every = MONTH

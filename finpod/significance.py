@@ -56,7 +56,7 @@ def intervals(
     skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie outside its interval,
     because resamples have other peaks.
 
-    Raises InputError for series of different lengths, fewer than two days, NaN, and settings out of range.
+    Raises InputError for unequal lengths, fewer than two days, NaN, infinities, and settings out of range.
     """
     if not (0 < level < 1 and resamples >= 1):
         raise InputError(

@@ -181,7 +181,7 @@ class MarketView:
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
         if table is None:
-            raise InputError(f"{what}({k}): the data have no {what}; use closes")
+            raise InputError(f"{what}({k}): the data have no {what}; load data that have them, or use only closes")
         if k < 1:
             raise InputError(f"{what}({k}): k must be 1 or more")
         first = self._row + 1 - k
@@ -210,7 +210,7 @@ class Strategy:
     max_turnover: float | None = None
     """Default caps on the weight of an asset and on the turnover of a decision. None: no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
-    """Name of the portfolio to beat, see `finpod.trading.anchors`. It is rebalanced when the strategy decides."""
+    """Portfolio to beat (`finpod.trading.anchors`), rebalanced every session, or every k bars if `every` is k > 1."""
     trades_benchmark: bool = False
     """True if the strategy trades a market that consists of the benchmark only."""
 

@@ -208,7 +208,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
         raise InputError(
             f"num_steps {steps} needs {steps * hold:,} bars at hold={hold}, but the training window has {sessions:,}; "
-            "give fewer steps",
+            "choose a longer window or a smaller hold, or lower num_steps in config",
             argument="num_steps",
         )
     if progress is not None:

@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Return checked weights [N], or None for no trade. Errors become a StrategyError that names strategy and day."""
+    """Return checked weights [N], or None for no trade. Errors other than CheckpointError become StrategyError."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):

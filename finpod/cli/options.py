@@ -143,7 +143,7 @@ class Market:
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
-    """Assets to trade on each date: CSV of members or index (nasdaq100, sp500, dow30, csi300, csi500); default: all."""
+    """Assets on each date: CSV or index (nasdaq100, sp500, dow30, csi300, csi500); default: all. Not for snapshots."""
     ticker_column: str | None = None
     """Name of the column of tickers, if finpod does not recognise it."""
     renames: str | None = None

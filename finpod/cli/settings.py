@@ -36,7 +36,7 @@ class Run:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on; auto uses a GPU if there is one."""
     envs: int | None = None
-    """Number of parallel environments of an agent; by default that of the task, 512 for stocks."""
+    """Number of parallel environments of an agent; by default that of the task, 512 for stocks (64 for learner apg)."""
     variant: Literal["standard", "full", "fast"] = "standard"
     """Variant of a locomotion task: 'full' observes contact forces, 'fast' has a cheaper integrator."""
     stop_minutes: float | None = None

@@ -133,7 +133,7 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         lines = provenance["figures"]
         anchor = provenance.get("trading", {}).get("anchor", "equal-weight")
         print(f"{trained.name}: chosen among {trained.trials} trials on {values['validation']}")
-        print(f"score: {provenance.get('score')}\nbaseline: {anchor}, rebalanced on the decision days of the agents\n")
+        print(f"score: {provenance.get('score')}\nbaseline: {anchor}, rebalanced at the decisions of the agents\n")
         rows = []
         for line in lines:
             shown = {name.replace("_", " "): figure(line[name], kind) for name, kind in FIGURES.items()}
