@@ -11,11 +11,11 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that trains a policy. `table` is the result of `Task.table`, and `groups` is `Environment.groups`."""
+    """Algorithm that trains a policy. `groups` is `Environment.groups`, or `num_envs` if the `table` is None."""
 
     Config: Any
     """Frozen dataclass with the learner's settings. The field `num_steps` is the number of steps that each environment
-    takes between two updates. If there is a field `network`, the task builds a policy with that network."""
+    takes between two updates. If there is a field `network`, `Task.policy` gets its value as a setting."""
     bounds: ClassVar[Any]
     """Settings that the tournament may vary: name -> (lowest value, highest value)."""
     needs_gradient: bool

@@ -74,7 +74,7 @@ class Checkpoint:
         return untrained.requires_grad_(False)
 
     def to_bytes(self) -> bytes:
-        """Return the checkpoint as the content of a file."""
+        """Return the content of a file. Raises InputError for a type of value that a checkpoint cannot store."""
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
         return buffer.getvalue()

@@ -66,8 +66,8 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics that `observe` collects. `observe` is then called after each update, so
-    that PPO computes old and new probabilities with the same statistics. Otherwise it is called before each update."""
+    """True if actions depend on the statistics that `observe` collects. PPO then calls `observe` after each update, so
+    that it computes old and new probabilities with the same statistics. Otherwise PPO calls it before each update."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
@@ -79,11 +79,11 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask of the action dimensions that have an effect, broadcastable to [..., M, A]."""
+        """Return a bool mask [..., A] of the action dimensions that have an effect, broadcastable to [..., M, A]."""
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Add the states [..., M, S] of a rollout to the policy's statistics, if it has any. Called once per update."""
+        """Add the states [..., M, S] of a rollout to the statistics, if any. PPO calls it in each update, APG never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class PolicySpec(AccountSpec):
 
 
 class Code(NamedTuple):
-    """Output of the encoder for D table rows (days)."""
+    """Output of the encoder for D table rows. D may stand for several dimensions."""
 
     score: Tensor
     """[D, N] score of each asset: the mean action of a `MarketPolicy` for an account without positions."""
@@ -152,7 +152,7 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _holding(self, code: Any, state: Tensor) -> Tensor:
-        """Return the action [..., M, N] that roughly keeps the holdings of accounts with the states [..., M, N + 1].
+        """Return the action [..., M, N] that roughly keeps the holdings of states [..., M, N + 1] (not with 'shares').
 
         The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. With
         'softmax' they are the action. Else the action z solves k tanh z = logit, k being `spec.tilt`, |tanh z| <= 0.99.
@@ -183,8 +183,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h, where h is the action that keeps the holdings. The output layer starts at
-    zero. Untrained, it holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
+    The mean action is score + inertia * h. h is the action that keeps the holdings, or with 'shares' a measure of them.
+    Untrained, it holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
     """
 
     spec: PolicySpec

@@ -51,7 +51,7 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over the environments on the same table row. This removes the move
+    """True to subtract from each advantage the mean over its group, which is on one table row. This removes the move
     of the whole market. With one environment per group it has no effect."""
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss`: [H, G, M, ...] for G groups of size M; [1, H * E, 1, ...] without a table."""
+        """Return arguments of `loss` but ent_coef: [H, G, M, ...] for G groups; [1, H * E, 1, ...] without a table."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -149,7 +149,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] / standard deviation of all discounted returns up to this rollout, clipped at +-10."""
+        """Return rewards [H, E] / standard deviation of all discounted returns (with this rollout), clipped at +-10."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -202,7 +202,7 @@ class PPO:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a checkpoint. Step size and weight decay are those of this learner's settings."""
+        """Continue from a state with the step size of `config`. Raises CheckpointError for a state of another device."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

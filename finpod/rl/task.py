@@ -44,7 +44,7 @@ class Score(NamedTuple):
 class Space:
     """Settings of an agent, such as the width of its network, that the tournament varies besides those of the learner.
 
-    For an agent with new settings, all are drawn. A mutated copy changes those in `ranges` and those of the learner.
+    An agent with new settings draws all but those only in `start`. A mutated copy changes `ranges` and the learner's.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
