@@ -171,8 +171,8 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 class LocomotionVectorEnv(_Vector):
     """A locomotion task as a gymnasium vector environment of E worlds.
 
-    Observations [E, S] float32 and rewards [E] are tensors on the device of `env`, or arrays with `numpy=True`. Actions
-    [E, A] lie within +-`env.spec.action_limit`.
+    Observations and rewards are float32 tensors on the device of `env`, or arrays with `numpy=True` (rewards then in
+    float64). The action space is +-`env.spec.action_limit`. `step` also raises the errors of `LocomotionEnv.check`.
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:

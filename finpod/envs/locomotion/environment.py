@@ -17,7 +17,7 @@ from finpod.seeds import require_seed, torch_seed
 HUGE = 1e18
 """Actions of this size or more are refused like NaN, because costs with their square could overflow float32."""
 MAX_FAILURES = 100
-"""Default of `max_failures`, the number of failures (NaN, overflow) of worlds that a run tolerates."""
+"""Default of `max_failures`, the number of failures (NaN, overflow) of worlds that a `LocomotionEnv` tolerates."""
 
 
 class LocomotionEnv:

@@ -63,7 +63,7 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
 
 
 def threads_of(requested: int | None) -> int:
-    """Return the number of threads: `requested`, else OMP_NUM_THREADS, which Ray sets, else all usable cores."""
+    """Return the number of threads: `requested`, else OMP_NUM_THREADS (1 in pods on Ray), else all usable cores."""
     return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
 
 

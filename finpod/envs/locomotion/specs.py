@@ -1,7 +1,7 @@
 """The six tasks as Gymnasium v5 defines them: pure functions of the physics state, and their constants.
 
-A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and the fields in `Spec.reads`. As in
-Gymnasium, derived fields such as xpos are one substep older than qpos.
+A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and the fields in `Spec.reads`. Only
+body_mass [bodies] has no dimension W. As in Gymnasium, derived fields such as xpos are one substep older than qpos.
 """
 
 from __future__ import annotations

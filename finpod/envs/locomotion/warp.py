@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Contact memory, which all worlds share, has room for at least this many, as a few may need the most at once."""
+"""All worlds share contact memory. It fits the contacts of at least this many, as a few may need the most at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
