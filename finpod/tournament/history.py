@@ -67,7 +67,7 @@ def read_history(run: str | Path) -> History:
     """
     place, logs = next(((place, logs) for place in places_of(run) if (logs := _logs(place))), (None, {}))
     if place is None:
-        lacks = "has no log of a tournament" if Path(run).exists() else "does not exist"
+        lacks = "has no log of a tournament" if Path(run).exists() else "does not exist or has no log of a tournament"
         raise InputError(f"{run} {lacks}; pass the output folder or the storage of a run of finpod train", "run")
     finished = all(not name.endswith(NAME) for name in logs)
     notes, kept, figures = list[str](), set[tuple[str, int]](), tuple[Mapping[str, Any], ...]()

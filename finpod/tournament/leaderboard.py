@@ -107,7 +107,7 @@ class Trial:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Validation metrics."""
     returns: Array = field(default_factory=lambda: np.empty(0))
-    """[n] validation returns, net of costs; empty unless the trial has ended."""
+    """[n] validation returns, net of costs; empty if the trial has not ended or its `Score` has no returns."""
     steps: int = 0
     """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 without a checkpoint."""
     places: tuple[Placement, ...] = ()

@@ -38,7 +38,7 @@ class TrialLog:
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""
-        """Stop rule that ended the tournament; empty while it is unfinished."""
+        """Why the tournament ended: a stop rule or 'all trials done', from the last 'end' record; empty without one."""
         self.notes: list[str] = []
         """Sentences on settings that changed when the tournament was resumed or forked."""
         self.count = 0

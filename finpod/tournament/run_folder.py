@@ -75,7 +75,7 @@ class RunFolder:
             if seed not in setups:  # its tournament would never be finished
                 raise InputError(
                     f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, setups))}; "
-                    "pass the same seeds, or another name"
+                    "pass the same seeds, or begin a new run under another name"
                 )
             if header := TrialLog(self.store, name).header:
                 setup = setups[seed]
@@ -206,8 +206,8 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
     """Return the arguments `storage` and `out` with which `train` resumes a run where it is now.
 
-    If the folder is not the storage in the log (`recorded`), it was moved. The output is then written beside it, unless
-    `out` is given. Raises InputError if the folder's name does not end in '.unfinished', so the output has no name.
+    If the storage in the log (`recorded`) is None or another folder (the run was moved), the output is written beside
+    the folder, unless `out` is given. Raises InputError if the folder's name does not end in '.unfinished'.
     """
     if "://" in run:
         return {"storage": run}
@@ -282,7 +282,7 @@ def lock(place: Store) -> Iterator[None]:
     """Keep other drivers from using a run while the block runs.
 
     In a folder, the lock is a file lock, which ends with the process. At a URL, and if the file system has no locks, it
-    is a lock file that states the time. Raises InputError if another process drives the run.
+    is a lock file that states the time. Raises InputError if another process drives the run, or if writing fails.
     """
     with ExitStack() as stack:
         held = False

@@ -24,7 +24,7 @@ LEVELS = "levels"
 """Entry of a header: environment steps at the end of each round."""
 FREE = ("versions", "undefined", "baseline", "data_title", "plan.keep", "plan.checkpoint_steps", "plan.retries",
         "plan.alike", "plan.stop")  # fmt: skip
-"""Entries of a header that may change when a run is resumed, because they do not affect agents."""
+"""Entries of a header that may change when a run is resumed, because agents stay comparable."""
 FIXED = ("task", "format", "measure", "learner")
 """Entries that may not change even in a fork, because agents would not be comparable."""
 
@@ -56,9 +56,9 @@ class Plan:
     agents: int = 4
     """Population size."""
     rounds: int = 2
-    """Number of rounds; after each, mutated copies of strong agents replace weak ones."""
+    """Number of rounds; between rounds, mutated copies of strong agents replace weak ones."""
     keep: int = 3
-    """Number of agents selected for the ensemble."""
+    """Number of agents selected at the end."""
     steps: int = 600_000
     """Environment steps of an agent over all rounds."""
     seed: int = 0

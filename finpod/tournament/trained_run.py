@@ -93,7 +93,7 @@ class TrainedRun:
 
     @property
     def leaderboard(self) -> list[Trial]:
-        """All trials, the best first; those without a score last."""
+        """Trials that ended or failed, the best first; those without a score last."""
         return ranked(read_history(self.folder).trials)
 
     def __len__(self) -> int:

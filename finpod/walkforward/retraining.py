@@ -52,12 +52,12 @@ def walk_forward(
 ) -> BacktestResult:
     """Train an ensemble for each segment of `schedule`, and backtest them as one strategy over [start, end].
 
-    Further keywords are those of `finpod.train`. The account has the costs, cash and rules of training. Finished
-    segments are kept in the folder `out` + '.unfinished' until all are done. `resume` continues from there with the
-    same settings; for a finished `out`, it only repeats the backtest. The result has the performance of each segment,
-    see `with_segments`. Raises InputError in the cases of `schedule` and `train`, for an `out` that exists (unless
-    `overwrite`), for an unfinished run that is neither resumed nor overwritten, and if the run to resume is missing or
-    has other settings.
+    Further keywords are those of `finpod.train`, except `check` and `fork`. The account has the costs, cash and rules
+    of training. Finished segments are kept in the folder `out` + '.unfinished' until all are done. `resume` continues
+    from there with the same settings; for a finished `out`, it only repeats the backtest. The result has the
+    performance of each segment, see `with_segments`. Raises InputError in the cases of `schedule` and `train`, for an
+    `out` that exists (unless `overwrite`), for an unfinished run that is neither resumed nor overwritten, and if the
+    run to resume is missing or has other settings.
     """
     out = Path(out)
     if not isinstance(task, str):

@@ -30,7 +30,7 @@ class Pods:
     gpus: float = 0.0
     """GPUs per pod; with 0.25, four pods share a GPU."""
     timeout: float = 3600.0
-    """Seconds after which a pod without a result counts as lost."""
+    """Seconds after which a pod without a result counts as lost. 30 s are added for the start of its process."""
     address: str | None = None
     """Address of a Ray cluster, or 'auto' inside one; by default RAY_ADDRESS. Without either, Ray starts here."""
 
@@ -73,7 +73,7 @@ class Failed(NamedTuple):
     key: str
     reason: str
     fatal: bool
-    """True if the work raised an error and would fail again; False if its process or node was lost."""
+    """True if the work raised an error and would fail again; False if its process or node was lost, or time ran out."""
     error: BaseException | None = None
     """Exception that the work raised, if any."""
 

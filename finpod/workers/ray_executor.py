@@ -50,10 +50,10 @@ _CONTEXTS: dict[str, Any] = {}
 class RayExecutor:
     """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    If `pods.count` is 'auto', the number of running pieces follows the size of the cluster. Large arrays in
-    `context` should be NumPy arrays, which the processes of a node share. In the worker, `work` receives
-    `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray is not installed, cannot start or
-    cannot be reached, or if this machine is too small for a pod.
+    A Ray that this process has initialised is used first. If `pods.count` is 'auto', the number of running pieces
+    follows the size of the cluster. Large arrays in `context` should be NumPy arrays, which the processes of a node
+    share. In the worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises InputError if
+    Ray is not installed, cannot start or cannot be reached, or if this machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
@@ -269,7 +269,7 @@ def _knock(address: str) -> None:
 
 
 def _environment() -> dict[str, Any]:
-    """Return environment variables with which a worker finds this package even if it is not installed."""
+    """Return the runtime_env of workers: they find this package even if not installed, and OMP_NUM_THREADS is 1."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}
