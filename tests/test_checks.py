@@ -114,8 +114,8 @@ def test_b33_impossible_price_masks_the_bar_and_is_counted(column, value):
     market = built(bars)
     assert_array_equal(np.argwhere(~market.has_bar), [[1, 0]])
     assert np.isnan([market.open[1, 0], market.high[1, 0], market.low[1, 0], market.volume[1, 0]]).all()
-    assert repairs(market) == {"bars masked, a price was not positive": 1}
-    assert places(market, "bars masked, a price was not positive") == [("AAA", "2024-01-03", column, value, "masked")]
+    assert repairs(market) == {"bars masked, a price was impossible": 1}
+    assert places(market, "bars masked, a price was impossible") == [("AAA", "2024-01-03", column, value, "masked")]
 
 
 def test_bars_that_contradict_themselves_are_masked():

@@ -104,7 +104,7 @@ def test_later_bars_never_change_an_earlier_return(day, seed):
 
 def test_a_file_without_a_usable_bar_is_refused_with_every_reason():
     bars = pd.DataFrame({"date": pd.bdate_range("2024-01-12", periods=3), "ticker": "A", "close": -1.0})
-    refuses(lambda: load_market(bars, benchmark=None), "not a session: 1", "not positive: 2")
+    refuses(lambda: load_market(bars, benchmark=None), "not a session: 1", "impossible: 2")
     returns = frame(tickers=("AAA",)).assign(close=[0.01, -0.02, -0.01, 0.0, -0.01])
     refuses(lambda: load_market(returns, benchmark=None), "3 of 5 closes are negative", "give prices")
     refuses(lambda: load_market(bars[::2].assign(close=np.nan), benchmark=None), "close is missing")

@@ -57,7 +57,7 @@ def test_only_a_snapshot_is_replaced():
 def test_import_check_and_show(faulty):
     facts = json.loads(run("data import bars.csv --benchmark IDX --json").out)
     assert (facts["sessions"], facts["assets"], facts["path"]) == (21, 2, "data/bars")
-    assert facts["repairs"] == {"rows dropped, not a session": 3, "bars masked, a price was not positive": 1}
+    assert facts["repairs"] == {"rows dropped, not a session": 3, "bars masked, a price was impossible": 1}
     assert facts["suspicions"] == {"sessions without a bar": 2}
     assert "data/bars" in run("data import bars.csv --benchmark IDX").error
     assert "\nanomalies" in run("data import bars.csv --benchmark IDX --name again").out

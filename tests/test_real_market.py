@@ -62,7 +62,7 @@ def test_offsets_that_change_with_the_season(read):
     market = read("mixed_offsets_FB.csv")
     assert (market.tickers, market.shape) == (("FB",), (1401, 1))
     assert_array_equal(np.flatnonzero(~market.has_bar[:, 0]), [0])  # the day before it traded
-    assert places(market, "bars masked, a price was not positive") == [("FB", "2012-05-17", "open", 0.0, "masked")]
+    assert places(market, "bars masked, a price was impossible") == [("FB", "2012-05-17", "open", 0.0, "masked")]
     row = market.row_of("2012-05-18")
     assert (market.open[row, 0], market.close[row, 0], market.volume[row, 0]) == (42.05, 38.2318, 580587742)
 

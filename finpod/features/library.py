@@ -182,8 +182,8 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
     2010). d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is
     the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
     well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members
-    (`member` [T, N]) that have a return today and on every session of the window. Without such assets, the distance is
-    NaN. `per_asset` divides it by the number of assets.
+    (`member` [T, N]) that have a return today and on every session of the window, and whose returns in the window
+    differ. Without such assets, the distance is NaN. `per_asset` divides it by the number of assets.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1

@@ -137,8 +137,8 @@ def name_of(feature: Feature) -> str:
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return the features that `market` supports, and the names of those that need a table which the market lacks.
 
-    The name of a set in `SETS` means all its features. Raises InputError for an unknown name, an unknown user column, a
-    function that is named like a built-in or another requested feature, and if the market supports none of `features`.
+    The name of a set in `SETS` means all its features. Raises InputError for an unknown name or user column, for a
+    lambda, for a function named like a built-in or another requested feature, and if the market supports none of them.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}
@@ -164,7 +164,7 @@ def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Featur
 def compute(market: MarketData, features: Features = None, device: str | torch.device = "cpu") -> Tensor:
     """Return the unscaled values [T, N, F] float32 of the features that `resolve` selects; NaN where undefined.
 
-    Raises InputError as `resolve` does, and for a function whose result is not [T, N].
+    Raises InputError as `resolve` does, and for a function that fails or whose result is not [T, N].
     """
     available, _ = resolve(market, features)
     bars = Bars(market, device)
@@ -233,7 +233,7 @@ def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[i
     if not scaling.names:
         name, share = min(dropped.items(), key=lambda item: item[1])
         raise InputError(
-            f"every feature is undefined on more than half of the training rows; the best is {name} ({share:.1%} "
+            f"every feature is undefined on more than half of the bars in training; the best is {name} ({share:.1%} "
             "undefined); load earlier sessions for the features to warm up, or start the training window later",
             argument="features",
         )

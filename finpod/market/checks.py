@@ -26,7 +26,7 @@ EQUAL_CLOSES = 10
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
 """A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`, or at least
-`LARGE_STEP` and also either the asset's only increase or at least `UNUSUAL` times the asset's median increase."""
+`LARGE_STEP` and either the asset's only increase above 0.001 or at least `UNUSUAL` times the median of these."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
 EXACT = 0.015
@@ -55,7 +55,7 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
     prices = {name: values[name] for name in (*PRICES, "adj_close") if name in values}
     has_adjusted = (bars.per_asset(~np.isnan(adjusted)) > 0)[bars.code]
-    not_positive = "bars masked, a price was not positive"
+    not_positive = "bars masked, a price was impossible"
     checks = [
         *((not_positive, name, (price <= 0) | np.isinf(price), True) for name, price in prices.items()),
         ("bars masked, no adjusted close", "adj_close", np.isnan(adjusted) & has_adjusted, True),

@@ -29,9 +29,9 @@ NO_CALENDAR = "the dates of the file"
 LATE_START = np.timedelta64(12, "h")
 """If the first bar of a day begins this long after midnight or later, the times may be of another time zone."""
 ODD_DATES = 0.05
-"""If more than this fraction of the dates are not sessions, the file is refused: it may be from another exchange."""
+"""If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
-"""If at least this fraction of the closes are negative, the file is refused: they may be returns."""
+"""If at least three closes, and at least this fraction, are negative, the file is refused: they may be returns."""
 
 
 def build_market(
@@ -57,8 +57,8 @@ def build_market(
     present). If `calendar` is None, every date is a session. Weekly and longer bars may have any date. If `membership`
     is None, every asset is always a member. If `periods_per_year` is None, it is measured from the dates.
 
-    Raises InputError for a benchmark that has no rows or is a member, and for members without rows unless
-    `allow_missing`; DataError for unusable content.
+    Raises InputError for a benchmark that has no rows or is a member, for members without rows unless `allow_missing`,
+    and for an invalid `calendar` or `periods_per_year`; DataError for unusable content.
     """
     membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
     dropped = _rows_to_drop(bars, calendar, log, name, now)
@@ -106,7 +106,7 @@ def _check_tickers(
         first = ", ".join(membership.tickers[:3])
         raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
     if benchmark is not None and benchmark not in tickers:
-        choice = f"choose one of its {len(tickers)} tickers, such as {', '.join(tickers[:3])}, with benchmark="
+        choice = f"as benchmark=, give one of its {len(tickers)} tickers ({', '.join(tickers[:3])} ...), but no member"
         raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")
     if membership is None:
         return None
@@ -180,7 +180,7 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if most days begin after noon and many bars are outside, which suggests times of another time zone.
+    Raises DataError if most days begin at noon or later and many bars are outside, as with times of another time zone.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
@@ -221,7 +221,7 @@ def _grid(
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:
-    """Return field -> adjusted values [R], with the field `factor` if the prices needed an adjustment."""
+    """Return field -> adjusted values [R], with the field `factor` if there are adjusted closes or traded closes."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)

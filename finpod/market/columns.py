@@ -42,7 +42,7 @@ _WORDS = {
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
 """Known labels, normalised by `word`: of columns of dates, of symbols and identifiers, of company names, of columns
 that are ignored, and of columns that may be closes or something else (`ANY_PRICE`). The preferred label is first. A
-column of dates must also contain dates. Company names serve as tickers if there is no symbol."""
+column of dates must also contain dates (unless labelled date). Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
     "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
@@ -242,5 +242,5 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
             ticker = twice["ticker"].iloc[0]
             one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
             text = f"{name} has tickers in {best.label} and in {other.label}: {ticker} appears with {one} and {two}"
-            raise DataError(f"{text}; choose one of the columns with ticker_column=", argument="ticker_column")
+            raise DataError(f"{text}; keep one, or (for prices) pass ticker_column=", argument="ticker_column")
     return named[0]

@@ -37,12 +37,12 @@ class MarketData:
 
     Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
     is a missing value; without a close, there is no bar. A table that the source lacks (such as `open` in a file of
-    closes) is None. Raises DataError, naming the first bad value, for shapes that disagree, dates that do not increase,
-    repeated tickers and prices that are not positive and finite; InputError for such a `periods_per_year`.
+    closes) is None. Raises DataError for shapes that disagree, dates that do not increase, repeated tickers, prices of
+    assets that are infinite or not positive, and no close at all; InputError for such a `periods_per_year`.
     """
 
     dates: Array
-    """[T] datetime64[ns], naive, strictly increasing: session dates, or times of intraday bars in the exchange's zone."""
+    """[T] datetime64[ns], naive, strictly increasing: session dates, or intraday times in the exchange's time zone."""
     tickers: tuple[str, ...]
     """[N] symbols of the assets, in column order."""
     close: Array
@@ -76,7 +76,7 @@ class MarketData:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of `load_market` that load this market again; empty if it was made in memory. Not hashed, not saved."""
+    """Arguments of `load_market` that load this market or the one it was made from; empty if unknown. Not saved."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -172,7 +172,7 @@ class MarketData:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of tickers, dates, values and extra columns; equal content has an equal hash, whatever its source."""
+        """SHA-256 of tickers, benchmark, dates, values and extra columns, but not of the periods and the manifest."""
         digest = hashlib.sha256(json.dumps([self.tickers, self.benchmark]).encode())
         tables = {name: getattr(self, name) for name in ("dates", *TABLES, "last_bar", *SERIES)}
         tables |= {json.dumps([name, table.ndim]): table for name, table in sorted(self.extra.tables.items())}

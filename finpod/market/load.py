@@ -194,8 +194,8 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
     """Write the market to `folder` atomically and return the folder.
 
     `bars.parquet` has one row per date and ticker, in the order of the market, with NaN where there is no bar. The
-    benchmark, and extra columns with one value for all tickers, are repeated on every row of a date. Concurrent
-    writers wait for each other. Raises InputError if the folder exists (unless `overwrite`) or cannot be written.
+    benchmark, and extra columns with one value for all tickers, are repeated on every row of a date. Concurrent writers
+    wait for each other. Raises InputError if the folder exists (`overwrite` replaces snapshots) or cannot be written.
     """
     days, assets = market.shape
     tickers = np.tile(np.arange(assets, dtype=np.int32), days)

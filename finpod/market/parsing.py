@@ -151,7 +151,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     values = pd.to_numeric(digits, errors="coerce") * scale
     wrong = (~well_formed | values.isna()) & ~blank
     if wrong.any():
-        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; write 1234.56, or pass decimal=','")
+        raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; correct it, or give decimal='.' or ','")
     return values.where(~blank).to_numpy(dtype=np.float64, na_value=np.nan)
 
 

@@ -41,7 +41,7 @@ def read_bars(
     it is taken from the name of the file. `ticker_column` is the label of the column of tickers. `day_first` and
     `decimal` decide how ambiguous dates and numbers are read, `calendar` in which time zone (see `parse_dates`). In a
     table without tickers, dates that repeat or change direction are an error unless `ticker` is given, since it may
-    have several assets. Equal rows are dropped; different rows for one ticker and day are an error. `log` records
+    have several assets. Equal rows are dropped; different rows for one ticker and time are an error. `log` records
     decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does not exist
     and DataError for invalid content.
     """

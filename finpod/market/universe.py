@@ -113,7 +113,7 @@ class Membership:
     def spelled_as(self, available: Sequence[str]) -> Membership:
         """Return the spells with each renamed listing under its symbol in `available`, the symbols of the prices.
 
-        A spell of an old symbol that began after the rename belongs to another company and keeps its symbol.
+        A spell of an old symbol that did not begin before the rename is of another company and keeps its symbol.
         """
         symbols = set(available)
         renamed = {
@@ -150,8 +150,8 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
     """Return the membership that `members` describes.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no
-    membership. Text is the name of an index unless it contains a dot or is an existing file. `origin` says where a list
-    comes from. Raises InputError for an unknown index, and for values of other types.
+    membership. Text that is no known index is a path if it contains a dot or exists. `origin` says where a list comes
+    from. Raises InputError for an unknown index, and for values of other types.
     """
     if members is None:
         return None
@@ -189,7 +189,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return a membership without dates, which has survivorship bias. Raises InputError for an empty list."""
+    """Return a membership at all times (survivorship bias). Raises InputError if empty, DataError for a bad ticker."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
     symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))

@@ -33,7 +33,7 @@ LISTED = 12
 _SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 BATCH, ATTEMPTS = 25, 6
 """Number of tickers per request. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer, and on all
-tickers after `ATTEMPTS` requests in a row without any bars."""
+tickers after `ATTEMPTS` requests in a row without any bars and with tickers that were not answered."""
 WAIT = 5.0
 """Seconds to wait after a rate-limited or unanswered request. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
@@ -60,9 +60,9 @@ def fetch_market(
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched under its
-    newest symbol. `benchmark` is a ticker or None. `calendar` is a name in exchange_calendars. "auto" takes the
-    benchmark and the calendar of the index, or QQQ and XNYS for other universes.
+    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched; those of an
+    index or CSV under their newest symbols. `benchmark` is a ticker or None. `calendar` is a name in
+    exchange_calendars. "auto" takes the benchmark and calendar of the index, or QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing

@@ -32,7 +32,7 @@ class Missing(NamedTuple):
     kind: str
     """Kind of the reason: unknown symbol, no data in the range, rate limited, or no answer."""
     detail: str
-    """Text of the answer that gives the reason."""
+    """HTTP status of the answer, or the text of the error."""
     passes: bool = False
     """True if a later request may succeed, because the answer was not about the ticker."""
 

@@ -137,7 +137,7 @@ def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument
     """Return a frame [T, N] with its columns in the market's order.
 
     Daily dates may have any time and time zone. Intraday dates with a time zone are converted to that of the market.
-    Raises InputError, which names `what`, for a date or ticker that is not the market's, and for a frame without dates.
+    Raises InputError, which names `what`, if dates or tickers differ from the market's, and for a frame without dates.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:

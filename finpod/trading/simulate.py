@@ -104,7 +104,7 @@ class Session(NamedTuple):
     """One step of accounts [...], from one close to the next: a session, or a bar of an intraday market."""
 
     target: Tensor | None
-    """[..., N] decided weights, within the caps. None: there was no decision, so orders, fill and turnover are zero."""
+    """[..., N] decided weights, within the caps. None: there was no decision, so nothing is traded."""
     orders: Tensor
     """[..., N] orders in shares."""
     fill: Fill
