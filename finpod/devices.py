@@ -19,8 +19,8 @@ def pick_device(name: str = "auto") -> torch.device:
 
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or not (index == "" or index.isdigit()):
+    kind, colon, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or bool(colon) != index.isdigit():
         raise InputError(f"unknown device {name!r}; choose auto, cpu, cuda or cuda:N", argument="device")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu", argument="device")

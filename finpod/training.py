@@ -83,7 +83,7 @@ def train(
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
     later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
     (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
-    `extra:anchor` of the market. Features that are undefined on more than half of the training rows are dropped, with a
+    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped, with a
     warning or a message to `progress` and `watch`. The call returns the selected agents as an `Ensemble`, a Strategy.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
@@ -296,7 +296,7 @@ def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], l
     content = {
         "format": FORMAT,
         "trials": sum(len(one.board.log) for one in runs),
-        "provenance": provenance(runs, device),
+        "provenance": provenance(runs, device) | {"members": [row_of(trial, runs[0].setup) for trial, _ in chosen]},
     }
     save_agents(out, TRAINED, [agent for _, agent in chosen], content, logs, overwrite=overwrite)
     return TrainedRun(out, runs[0].setup.task)

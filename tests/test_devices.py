@@ -14,7 +14,7 @@ from finpod.devices import pick_device
 @pytest.mark.parametrize(
     ("name", "gpus", "device"),
     [("auto", 0, "cpu"), ("auto", 1, "cuda"), ("cpu", 1, "cpu"), ("cuda", 1, "cuda"), ("cuda:0", 1, "cuda:0"),
-     ("cuda", 0, None), ("cuda:1", 1, None), ("gpu", 1, None), ("", 1, None), ("cuda:x", 1, None), ("mps", 1, None)],
+     ("cuda", 0, None), ("cuda:1", 1, None), ("gpu", 1, None), ("", 1, None), ("cuda:x", 1, None), ("cpu:", 1, None)],
 )  # fmt: skip
 def test_d14_a_device_that_is_not_there_is_an_error_and_auto_is_the_cpu_without_a_gpu(monkeypatch, name, gpus, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)

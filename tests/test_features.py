@@ -261,6 +261,7 @@ def infinite(market):
     (feature("wrong", lambda market: market.close[0]), InputError, r"wrong .*\(6,\)"),
     ([feature("twin", lambda market: market.close) for _ in range(2)], InputError, "twin"),
     (feature("mine", lambda market: 1 / 0), InputError, "mine .*ZeroDivisionError"),
+    (feature("text", lambda market: np.full(market.shape, "high")), InputError, "text .*ValueError"),
     (feature("broken", infinite), DataError, "broken of C on 2015-01-08"),
     ("beta_252", InputError, r"beta_252 .*100\.0%"),
     (feature("flat", lambda market: market.close * 0 + 1), InputError, "flat"),

@@ -123,6 +123,7 @@ def change(bars):
     (lambda bars, manifest, content: change(bars), "does not have the hash"),
     (lambda bars, manifest, content: manifest.write_text(manifest.read_text()[:100]), "is damaged"),
     (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"tickers": None})), "is damaged"),
+    (lambda bars, manifest, content: (content.pop("hash"), manifest.write_text(json.dumps(content))), "is damaged"),
     (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"format": 99})), "format 99"),
 ])  # fmt: skip
 def test_damaged_snapshots_end_in_one_line(market, tmp_path, fault, message):

@@ -88,6 +88,8 @@ def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
     refused("num_envs was 32 and is 16", finpod.train, task, out=tmp_path / "run", resume=True, num_envs=16, **options)
     resumed = finpod.train(task, out=tmp_path / "run", **options, resume=True)
     assert same_agents(resumed, whole)
+    scores = [member["score"] for member in whole.provenance["members"]]  # of both seeds, the best first
+    assert [task.score(whole.load(n)).metrics["mean_return"] for n in range(len(whole))] == scores
     assert [trial.score for trial in resumed.leaderboard] == [trial.score for trial in whole.leaderboard]
 
 

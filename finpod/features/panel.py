@@ -268,10 +268,9 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
     name = name_of(feature)
     try:
         values = feature(market)
+        values = values if isinstance(values, Tensor) else torch.tensor(np.array(values, dtype=np.float64))
     except Exception as error:
         raise InputError(f"feature {name} failed: {type(error).__name__}: {first_line(error)}", "features") from error
-    if not isinstance(values, Tensor):
-        values = torch.tensor(np.array(values, dtype=np.float64))
     if tuple(values.shape) != market.shape:
         text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, rows by assets"
         raise InputError(text, argument="features")

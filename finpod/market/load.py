@@ -249,16 +249,16 @@ def load_snapshot(folder: str | Path) -> MarketData:
                 raise DataError(
                     f"{source} has format {content['format']}; finpod reads {FORMAT}; fetch or import the data again"
                 )
-            market = _assemble(content, pq.read_table(source / BARS))
+            market, known = _assemble(content, pq.read_table(source / BARS)), content["hash"]
         except DataError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = first_line(error)
             raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import the data again") from error
-    if market.content_hash != content["hash"]:
+    if market.content_hash != known:
         raise DataError(
-            f"snapshot {source} is damaged: its content does not have the hash {content['hash'][:12]} of its "
-            "manifest; fetch or import the data again"
+            f"snapshot {source} is damaged: its content does not have the hash {known:.12} of its manifest; fetch or "
+            "import the data again"
         )
     return market
 

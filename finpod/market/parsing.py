@@ -254,7 +254,7 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
     if "one" in parts:
         one, two = (pd.to_numeric(parts[part]) for part in ("one", "two"))
         if day_first is None and not (one.gt(12) | two.gt(12)).any():
-            either = f"{name}: every date, such as {text.iloc[0]!r}, may have the day first or the month first"
+            either = f"{name}: every date, such as {first.iloc[0]!r}, may have the day first or the month first"
             raise DataError(f"{either}; give day_first=True or day_first=False", argument="day_first")
         day_first = bool(one.gt(12).any()) if day_first is None else day_first
         parts["day"], parts["month"] = (one, two) if day_first else (two, one)
