@@ -1,6 +1,6 @@
 """Compare features and a seeded training of this tree with those of an earlier commit. Run by hand, in the repository:
 
-    python tests/compare_with_commit.py 4182994
+    python .ci/compare_with_commit.py 4182994
 
 Checks the commit out into a temporary git worktree, computes the same things with both trees, and prints for each of three
 parts whether it is equal to the last bit: the built-in features of a simulated market; the board, which is settings, scores
