@@ -254,7 +254,7 @@ def _ensemble(
         name=out.resolve().name,
         trials=sum(len(one.board.log) for one in runs),
         provenance={
-            **provenance(runs, device),
+            **provenance(runs, device, [trial for _, trial, _ in chosen]),
             "score": SCORES[task.measure],
             **{name: spec[name] for name in ("features", "left_out", "trading", "fill", "training_data_hash")},
             **task.market.frequency,
@@ -296,7 +296,7 @@ def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], l
     content = {
         "format": FORMAT,
         "trials": sum(len(one.board.log) for one in runs),
-        "provenance": provenance(runs, device) | {"members": [row_of(trial, runs[0].setup) for trial, _ in chosen]},
+        "provenance": provenance(runs, device, [trial for trial, _ in chosen]),
     }
     save_agents(out, TRAINED, [agent for _, agent in chosen], content, logs, overwrite=overwrite)
     return TrainedRun(out, runs[0].setup.task)

@@ -130,7 +130,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "benchmark_cover": "the benchmark {benchmark} has {bars:,} of the window's {of:,} bars, from {first} to {last}; "
     "excess, beta and other relative figures use only these bars",
     "price_return_benchmark": "the benchmark {benchmark} is a price index without dividends, but the prices of the "
-    "stocks include them; this flatters every strategy by one to two percent a year",
+    "stocks include them; this flatters every strategy by the dividends of the benchmark",
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which "
     "flatters every strategy",

@@ -1,6 +1,6 @@
 """`provenance` of the agents of a run; `TrainedRun`: a folder of agents, for a task without a market."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +25,10 @@ class Run(NamedTuple):
     chosen: list[tuple[Trial, Checkpoint]]
 
 
-def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
+def provenance(runs: Sequence[Run], device: str, members: Iterable[Trial]) -> dict[str, Any]:
     """Return task, plan, members and leaderboard of the tournaments, without clock times, which differ from run to run.
 
-    `device` is the device on which the agents were trained.
+    `device` is the device on which the agents were trained. `members` are the selected trials, in the order of saving.
     """
     setup = runs[0].setup
     spec = setup.task.spec()
@@ -42,7 +42,7 @@ def provenance(runs: Sequence[Run], device: str) -> dict[str, Any]:
         "seeds": [run.setup.plan.seed for run in runs],
         "plan": {name: getattr(setup.plan, name) for name in of_plan},
         "score": setup.task.measure,
-        "members": [row_of(trial, setup) for run in runs for trial, _ in run.chosen],
+        "members": [row_of(trial, setup) for trial in members],
         "board": [row_of(trial, setup) for run in runs for trial in ranked(run.board.trials)],
         "failed": sum(trial.state == "failed" for run in runs for trial in run.board.log),
         "versions": versions(),
