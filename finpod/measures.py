@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
@@ -135,10 +135,18 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    A return next to a missing value is NaN. A pandas Series gives a Series; each return has the later of its two dates.
+    A return next to a missing value is NaN. A Series or frame gives the same type; each return has the later date.
     """
     steps = _steps(_ruined(_array(equity)))
-    return type(equity)(steps, index=equity.index[1:], name=equity.name) if hasattr(equity, "iloc") else steps
+    named = equity.iloc[1:].astype(float) if hasattr(equity, "iloc") else steps
+    named[:] = steps
+    return named
+
+
+def returns_per_year(known: Any, periods_per_year: float) -> float:
+    """Return the number of returns a year of a curve with gaps, which has values where the mask `known` [T] is True."""
+    rows = np.flatnonzero(known)
+    return periods_per_year * ((len(rows) - 1) / float(rows[-1] - rows[0]) if len(rows) > 1 else 1.0)
 
 
 def drawdowns(equity: Any) -> Array:
@@ -152,9 +160,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
     """Return the `top` largest drawdowns of a curve [T] at `dates` [T], largest first. Missing values are skipped."""
     curve, days = _array(equity), session_dates(dates)
     if curve.ndim != 1 or curve.shape != days.shape:
-        raise InputError(
-            f"the curve has shape {curve.shape}, the dates {days.shape}; pass one-dimensional series of equal length"
-        )
+        raise InputError(f"the curve has shape {curve.shape}, the dates {days.shape}; pass series [T] of equal length")
     known = np.isfinite(curve)
     curve, days = curve[known], days[known]
     depth = drawdowns(curve)
@@ -281,6 +287,7 @@ def _plain(figure: Array) -> Any:
 
 
 def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
+    require_number("window", window, 1, whole=True)
     steps = _array(returns)
     mean, deviation = np.full_like(steps, np.nan), np.full_like(steps, np.nan)
     if len(steps) >= window:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from finpod.measures import Metrics, Relative, metrics, relative, simple_returns
+from finpod.measures import Metrics, Relative, metrics, relative, returns_per_year, simple_returns
 from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
@@ -120,8 +120,7 @@ class BacktestResult:
     @cached_property
     def benchmark_metrics(self) -> Metrics:
         """Metrics of the benchmark over its own bars; `UNDEFINED` if it has fewer than two."""
-        bars = self.benchmark_equity.dropna()
-        return self.metrics_of(bars) if len(bars) > 1 else UNDEFINED
+        return self.metrics_of(self.benchmark_equity)
 
     @cached_property
     def equal_weight_metrics(self) -> Metrics:
@@ -144,11 +143,13 @@ class BacktestResult:
         return self._relative(self.equity, self.anchor_equity)
 
     def metrics_of(self, equity: pd.Series) -> Metrics:
-        """Return the metrics of another curve [n + 1] on the same days, at the same risk-free rate."""
-        return metrics(equity.to_numpy(), risk_free=self.risk_free, periods_per_year=self.periods_per_year)
+        """Return the metrics of a curve [n + 1] on the same days, at the same risk-free rate. NaN are skipped."""
+        bars, periods = equity.dropna().to_numpy(), returns_per_year(equity.notna(), self.periods_per_year)
+        return metrics(bars, risk_free=self.risk_free, periods_per_year=periods) if len(bars) > 1 else UNDEFINED
 
     def _relative(self, equity: pd.Series, other: pd.Series) -> Relative:
-        return relative(equity.to_numpy(), other.to_numpy(), periods_per_year=self.periods_per_year)
+        periods = returns_per_year(equity.notna() & other.notna(), self.periods_per_year)
+        return relative(equity.to_numpy(), other.to_numpy(), periods_per_year=periods)
 
     @property
     def has_benchmark(self) -> bool:
@@ -206,8 +207,8 @@ class BacktestResult:
 
     @property
     def cash_weight(self) -> pd.Series:
-        """[n + 1] cash at each close, as a fraction of the account."""
-        return (1 - self.weights.sum(axis=1)).clip(lower=0).where(self.equity > 0, 0.0)
+        """[n + 1] cash at each close, as a fraction of the account; 1 once the account has fallen to zero."""
+        return (1 - self.weights.sum(axis=1)).clip(lower=0)
 
     @property
     def fees(self) -> float:
@@ -218,9 +219,8 @@ class BacktestResult:
     def table(self) -> dict[str, dict[str, float]]:
         """All metrics: 'strategy', 'benchmark' or 'equal_weight' -> metric -> value; NaN if undefined."""
         strategy = asdict(self.metrics) | asdict(self.relative)
-        equal = asdict(self.equal_weight_metrics) | asdict(
-            self._relative(self.equal_weight_equity, self.benchmark_equity)
-        )
+        over = self._relative(self.equal_weight_equity, self.benchmark_equity)
+        equal = asdict(self.equal_weight_metrics) | asdict(over)
         bench = asdict(self.benchmark_metrics) | asdict(self._relative(self.benchmark_equity, self.benchmark_equity))
         fills = self.trades[self.trades["kind"] == "fill"]
         strategy |= {

@@ -228,6 +228,9 @@ def test_simple_returns(equity, returns):
     np.testing.assert_allclose(simple_returns(equity), returns, rtol=1e-15, atol=1e-15)
 
 
-def test_simple_returns_of_a_series_are_dated_by_their_second_value():
+def test_simple_returns_of_a_series_or_frame_are_dated_by_their_second_value():
     curve = pd.Series([100, 110, 99], pd.bdate_range("2024-01-02", periods=3), name="equity")
     pd.testing.assert_series_equal(simple_returns(curve), pd.Series([0.1, -0.1], curve.index[1:], name="equity"))
+    frame = pd.DataFrame({"a": curve, "b": curve[::-1].to_numpy()})
+    expected = pd.DataFrame({"a": [0.1, -0.1], "b": [1 / 9, -1 / 11]}, curve.index[1:])
+    pd.testing.assert_frame_equal(simple_returns(frame), expected)

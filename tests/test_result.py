@@ -22,6 +22,7 @@ from finpod.backtesting.text import ROWS, agents_line, headline, spread_line
 from finpod.evidence.assemble import warnings_of
 from finpod.figures import figure, money, percent, ratio
 from finpod.records import Event, ResultWarning
+from finpod.report.sections import ranked
 from finpod.rules import BuyAndHold, EqualWeight, Momentum
 
 pytestmark = pytest.mark.usefixtures("unaudited")
@@ -126,7 +127,7 @@ def test_a14_after_ruin_everything_is_finite():
     assert result.returns.tolist() == pytest.approx([0.1, -1, 0])
     assert (result.metrics.total_return, result.metrics.cagr, result.metrics.max_drawdown) == (-1, -1, -1)
     assert np.isfinite(result.weights).all().all()
-    assert result.cash_weight.iloc[-1] == 0
+    assert result.cash_weight.tolist() == [1, 0, 1, 1]
     assert result.warnings[0].code == "ruined"
     assert f"ruined on {market.dates[3]!s:.10}" in str(result)
 
@@ -268,3 +269,23 @@ def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
     (warning,) = [warning for warning in warnings_of(part) if warning.code == "benchmark_cover"]
     first, last = (f"{bars.index[place]:%Y-%m-%d}" for place in (0, -1))
     assert warning.data == {"benchmark": "QQQ", "bars": len(bars), "of": 41, "first": first, "last": last}
+
+
+def test_a_benchmark_with_gaps_is_annualised_by_the_time_it_covers():
+    """It grows by 0.1 % a session and has a bar on every fifth. Until 2026-12 a return of five sessions counted as one."""
+    growth = 1.001 ** np.arange(101)
+    quotes = np.where(np.arange(101) % 5 == 0, 100 * growth, np.nan)
+    result = backtest(BuyAndHold(), make_market(50 * growth, benchmark=quotes), costs=Costs(fee_bps=0), fill="close")
+    assert result.benchmark_metrics.cagr == pytest.approx(1.001**result.periods_per_year - 1, rel=1e-9)
+    assert result.metrics_of(result.equity.where(result.benchmark_equity.notna())).cagr == pytest.approx(
+        result.metrics.cagr, rel=1e-9
+    )
+
+
+def test_a_strategy_named_as_the_benchmark_keeps_its_row(tmp_path):
+    market = random_market(130, 3, gaps=0)
+    result = backtest(BuyAndHold(), market, name="QQQ", examine=True)
+    rows = ranked(result)
+    (own,) = (row for row in rows if row["is_own"])
+    assert own["metrics"] == result.metrics
+    assert [row["name"] for row in rows].count("QQQ") == 2

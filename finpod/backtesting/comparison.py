@@ -17,7 +17,7 @@ import pandas as pd
 from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.errors import InputError
 from finpod.files import to_json
-from finpod.measures import DUST, metrics, relative, simple_returns
+from finpod.measures import DUST, metrics, relative, returns_per_year, simple_returns
 from finpod.periods import describe, session_dates
 from finpod.records import ResultWarning
 from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
@@ -200,7 +200,8 @@ def _curves(run: BacktestResult) -> pd.DataFrame:
 
 def _metrics(curve: pd.Series, terms: Mapping[str, Any]) -> dict[str, float]:
     """Return the `Metrics` of the defined values of a curve; NaN for fewer than two values or a first value of zero."""
-    bars = curve.dropna()
+    year = returns_per_year(curve.notna(), terms["periods_per_year"])
+    bars, terms = curve.dropna(), {**terms, "periods_per_year": year}
     return asdict(metrics(bars.to_numpy(), **terms) if len(bars) > 1 and bars.iloc[0] > 0 else UNDEFINED)
 
 

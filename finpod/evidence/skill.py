@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import require_number
-from finpod.measures import Array, metrics, simple_returns
+from finpod.measures import Array, metrics, returns_per_year, simple_returns
 from finpod.result import BacktestResult
 from finpod.significance import Interval, expected_best, intervals, minimum_length, overfitting, probabilistic_sharpe
 from finpod.strategy import Strategy
@@ -162,7 +162,8 @@ def _intervals(result: BacktestResult) -> Intervals:
     others = {name: getattr(sessions, f"{name}_equity") for name in names}
     whole = {name: curve for name, curve in others.items() if curve.reindex(sessions.equity.index).notna().all()}
     for group in (whole, *({name: curve} for name, curve in others.items() if name not in whole)):
-        common = pd.DataFrame({"own": sessions.equity, **group}).dropna()
+        both = pd.DataFrame({"own": sessions.equity, **group})
+        common, periods = both.dropna(), returns_per_year(both.notna().all(axis=1), sessions.periods_per_year)
         equity = common["own"].to_numpy()
         if len(equity) < 3 or not (equity[:-1] > 0).all():
             continue
@@ -172,7 +173,7 @@ def _intervals(result: BacktestResult) -> Intervals:
             for name, curve in curves.items()
             if (curve[:-1] > 0).all() and not np.allclose(equity, curve, rtol=1e-12)
         }
-        how: dict[str, Any] = {"periods_per_year": sessions.periods_per_year, "risk_free": result.risk_free}
+        how: dict[str, Any] = {"periods_per_year": periods, "risk_free": result.risk_free}
         figures = intervals(simple_returns(equity), steps, **how, level=LEVEL, resamples=RESAMPLES)
         spans |= {key: figure for key, figure in figures.items() if key not in spans}
     return spans

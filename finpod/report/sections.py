@@ -17,7 +17,7 @@ from finpod.periods import session_dates
 from finpod.report.charts import CHARTS
 from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.provenance import members, provenance
-from finpod.result import UNDEFINED, BacktestResult, Sweep
+from finpod.result import BacktestResult, Sweep
 
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 TOP_HOLDINGS, GAIN_ENDS = 10, 5
@@ -88,15 +88,15 @@ def ranked(result: BacktestResult) -> list[dict[str, Any]]:
     if not result.baselines:
         return []
     strategy, bench, equal = columns(result).values()
-    curves = {strategy: result.equity, bench: result.benchmark_equity}
+    curves = [(strategy, result.equity), (bench, result.benchmark_equity)]
     if not np.allclose(result.equity, result.equal_weight_equity, rtol=1e-12):
-        curves[equal] = result.equal_weight_equity
-    rows = []
-    for name, curve in {**curves, **result.baselines, **curves}.items():
-        whole, known = curve.reindex(result.equity.index).to_numpy(), curve.dropna()
-        against = relative(whole, result.benchmark_equity.to_numpy(), periods_per_year=result.periods_per_year)
-        figures = (result.metrics_of(known), against.excess) if len(known) > 1 else (UNDEFINED, math.nan)
-        rows.append({"name": name, "is_own": name == strategy, "metrics": figures[0], "excess": figures[1]})
+        curves.append((equal, result.equal_weight_equity))
+    names, rows = {name for name, _ in curves}, []
+    for name, curve in [*curves, *((name, curve) for name, curve in result.baselines.items() if name not in names)]:
+        whole = curve.reindex(result.equity.index)
+        excess = relative(whole.to_numpy(), result.benchmark_equity.to_numpy(), periods_per_year=1.0).excess
+        own = curve is result.equity
+        rows.append({"name": name, "is_own": own, "metrics": result.metrics_of(whole), "excess": excess})
     return sorted(rows, key=lambda row: _last(-row["metrics"].sharpe))
 
 
