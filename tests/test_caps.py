@@ -122,3 +122,8 @@ def test_a_strategy_brings_its_caps_unless_told_others():
     market, bold = random_market(20, gaps=0), does(lambda view: np.eye(5)[0], max_weight=0.1)
     assert finpod.backtest(bold, market).weights.to_numpy().max() < 0.12
     assert finpod.backtest(bold, market, max_weight=1.0).weights.to_numpy().max() > 0.9
+
+
+def test_caps_are_exact_to_the_last_digits_of_float64():
+    weights = within_caps(t(0.6, 0.2, 0.1, 0.1), t(0, 0, 0, 0), 0.3)
+    assert weights.tolist() == pytest.approx([0.3, 0.3, 0.2, 0.2], abs=1e-15)

@@ -46,10 +46,10 @@ def _at_most(target: Tensor, cap: float) -> Tensor:
         every = torch.nn.functional.pad(target, (0, 1))
         ranked, places = every.topk(min(int((1 + LOOSE) / cap) + 1, every.shape[-1]))
         others = ranked.flip(-1).cumsum(-1).flip(-1) + every.scatter(-1, places, 0.0).sum(-1, keepdim=True)
-        factor = (total - cap * torch.arange(ranked.shape[-1], device=target.device)) / others.clamp(min=1e-300)
+        factor = (total - torch.arange(ranked.shape[-1]).to(ranked) * cap) / others.clamp(min=1e-300)
         count = (factor * ranked <= cap).to(torch.uint8).argmax(-1, keepdim=True)
         capped = target * factor.gather(-1, count) > cap
         capped &= count > 0
     rest = (target * ~capped).sum(-1, keepdim=True)
-    scale = (total - cap * capped.sum(-1, keepdim=True)) / rest.where(rest > 0, 1.0)
+    scale = (total - cap * capped.to(rest).sum(-1, keepdim=True)) / rest.where(rest > 0, 1.0)
     return (target * scale.where(count > 0, 1.0)).masked_fill(capped, cap)
