@@ -30,8 +30,8 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped" (the first decision was skipped, because the data have no row before the start), "delisted", or
-    the reason why an order was not filled: "not_member", "no_price", "no_cash" or "no_whole_share".
+    `code` is "skipped" (the first decision was skipped, as the data have no row before the start), "delisted", or the
+    reason why an order was not filled: "not_member", "no_price", "no_volume", "no_cash" or "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD
@@ -86,7 +86,7 @@ class Audit:
     """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed"; else empty."""
     note: str = ""  # day or error that the reason refers to
     decisions: int | None = None  # number of decisions of the run
-    compared: int | None = None  # number of decisions that were compared, up to the last day checked
+    compared: int | None = None  # how many of these were compared: those up to the last day checked
 
     @property
     def severity(self) -> Severity | None:

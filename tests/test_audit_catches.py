@@ -124,6 +124,7 @@ CARRIED = {
     "columns by date": lambda: pd.DataFrame(all_rows(), MARKET.dates).T,
     "one ticker": lambda: all_rows()[:, 3].copy(),
     "who will be a member": lambda: MARKET.member.copy(),
+    "by date": lambda: dict(zip(pd.DatetimeIndex(MARKET.dates), all_rows()[:, 4], strict=True)),
     "it": lambda: [SimpleNamespace(it=all_rows())],
 }
 

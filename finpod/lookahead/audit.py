@@ -45,8 +45,6 @@ def audit(
 ) -> Audit:
     """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions that it uses.
 
-    `finpod.audit` also takes the name of a built-in strategy, a .py file or the folder of a trained ensemble.
-
     The strategy first runs in a child process that has the whole market. A second child process receives rows in order
     of time. It repeats every decision up to the last of `days` sampled rows, each with the cash and positions that the
     account had in the run. Weights must agree to 1e-5. The user's feature functions are computed again for each sampled
@@ -123,7 +121,7 @@ class _Audited(Isolated):
         if not len(rows):
             return self.outcome(self._held, "no_decision")
         rows = perturbation.sample_rows(market, days, seed, rows)
-        run = [entry for entry in run if entry.row <= rows[-1]]
+        run, compared = [entry for entry in run if entry.row <= rows[-1]], int((deciding <= rows[-1]).sum())
         findings = [*self._held, *perturbation.back_fill_findings(market, *self._window)]
         findings += early_columns(market, *self._window)
         try:
@@ -136,7 +134,7 @@ class _Audited(Isolated):
             findings.append(Finding(kind, CAN, where, f"{market.dates[row]!s:.10}", place, note=action))
         verdict = self.outcome(findings, "not_repeatable" if note else "", note)
         dates = tuple(f"{day!s:.10}" for day in market.dates[rows])
-        return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=len(run))
+        return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=compared)
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
         """Return an audit with the findings, the most severe first. `passed` is None with a `reason` but no finding."""

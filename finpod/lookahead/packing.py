@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from datetime import date
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -69,6 +70,10 @@ class _Packer(ByValue):
             return "market" if same else None
         if isinstance(value, dict):  # attributes, globals and class members are pickled as dicts
             self._names.update((id(part), f"{key!s:.40}") for key, part in value.items())
+            if not self._trusted and isinstance(next(iter(value), None), (date, np.datetime64)):
+                last = _last_day(pd.DataFrame(index=list(value)))
+                if last is not None and last > self._until:
+                    self._report("held", value, f"dict [{len(value)}] with keys up to {last!s:.10}")
         elif isinstance(value, (list, tuple)) and (name := self._names.get(id(value))):
             self._names.update((id(part), name) for part in value)
         elif isinstance(value, FunctionType):

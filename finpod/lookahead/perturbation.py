@@ -29,8 +29,7 @@ class NotRepeatable(Exception):
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows in [first, last] from the market's first bar on, without the last row of the market. Raises
-    InputError if there are none."""
+    """Return the rows in [first, last] from the market's first bar to its last but one row; InputError if none."""
     priced = max(first, int(market.has_bar.any(axis=1).argmax()))
     rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
     if not len(rows):
