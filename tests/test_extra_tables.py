@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_bars import frame, refuses
+from made_errors import refused
 from numpy.testing import assert_array_equal
 
 import finpod
@@ -213,3 +214,11 @@ def test_bad_tables_end_in_one_line(extra, error, word):
 def test_g21_a_column_of_dates_among_the_values_is_refused(known):
     """A day of publication under another name would be a number, and the values be shown before they were known."""
     refuses(lambda: load(pe(("2024-01-03", "AAA", 1.0), rdq=known)), "rdq")
+
+
+def test_a_period_is_known_from_its_last_day_on():
+    table = pd.DataFrame({"date": pd.period_range("2024Q1", periods=1, freq="Q"), "eps": [1.5]})
+    closes = pd.DataFrame({"AAA": np.arange(100.0, 170)}, pd.bdate_range("2024-01-02", periods=70))
+    market = finpod.load_market(closes, benchmark=None, extra=table)
+    assert market.dates[np.isfinite(market.extra["eps"][:, 0])][0] == np.datetime64("2024-04-01")  # the quarter ends on a Sunday
+    refused("members is a frame", finpod.load_market, closes, benchmark=None, members=closes > 0)

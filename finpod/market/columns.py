@@ -53,8 +53,8 @@ _SPELLINGS = {
     {" ".join(ANY_PRICE)}""",
     "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
     adjustedprice adjusted adj""",
-    "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty volumen volumes
-    stucke""",
+    "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty stucke
+    stuecke volumen volumes""",
     "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -95,7 +95,7 @@ def load_market(
         for rename in joins:
             benchmark = rename.new if benchmark == rename.old else benchmark
             membership = membership and membership.renamed(rename)
-        is_list = isinstance(members, Sequence) and not isinstance(members, str)
+        is_list = not isinstance(members, (str, PathLike))
         if is_list and membership is not None:
             bars = bars[bars["ticker"].isin([benchmark, *membership.spelled_as(bars["ticker"].cat.categories).tickers])]
             bars = bars.assign(ticker=bars["ticker"].cat.remove_unused_categories())
@@ -107,7 +107,7 @@ def load_market(
             | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
             log=log,
             name=name,
-            allow_missing=allow_missing or not is_list,
+            allow_missing=allow_missing or not is_list or members is None,
             calendar=calendar,
             periods_per_year=periods_per_year,
             now=now,

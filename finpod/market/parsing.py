@@ -196,10 +196,10 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
-    03/04/2024 is in March or April; if they do not decide it, `day_first` must be given. Raises DataError for the first
-    value that is not a date of the years 1700 to 2200.
+    03/04/2024 is in March or April; if they do not decide it, `day_first` must be given. A pandas Period becomes its
+    last day. Raises DataError for the first value that is not a date of the years 1700 to 2200.
     """
-    codes, values = _distinct(column.dt.to_timestamp() if isinstance(column.dtype, pd.PeriodDtype) else column)
+    codes, values = _distinct(column.dt.end_time.dt.normalize() if isinstance(column.dtype, pd.PeriodDtype) else column)
     stamps, reading = pd.Series(values), ""
     if stamps.dtype.kind != "M":
         stamps = pd.Series([str(value).strip() for value in values], dtype=object)

@@ -134,7 +134,7 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else source.stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no column of tickers, and {ticker!r} is no ticker; give ticker=, or rename the file"
+        text = f"{source.name} has no column of tickers, and {ticker!r} is no ticker; rename it, or give ticker= for a single file"
         raise DataError(text, argument="ticker")
     return ticker
 

@@ -151,7 +151,7 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no
     membership. Text that is no known index is a path if it contains a dot or exists. `origin` says where a list comes
-    from. Raises InputError for an unknown index, and for values of other types.
+    from. Raises InputError for an unknown index, and for values of other types, such as a frame.
     """
     if members is None:
         return None
@@ -159,8 +159,9 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
         return index_members(members)
     if isinstance(members, (str, PathLike)):
         return read_members(members)
-    if not np.iterable(members):
-        raise InputError(f"members is {members!r}; give an index, a CSV or a list of tickers", argument="members")
+    if not np.iterable(members) or isinstance(members, pd.DataFrame):
+        what = "a frame" if np.iterable(members) else repr(members)
+        raise InputError(f"members is {what}; give an index, a CSV or a list of tickers", argument="members")
     return static_members(members, sentence=f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}")
 
 
