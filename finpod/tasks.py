@@ -120,7 +120,7 @@ class StockTask(Task):
         return MarketPolicy(PolicySpec(**sizes), generator)
 
     @property
-    def undifferentiable(self) -> str | None:
+    def undifferentiable(self) -> str | None:  # type: ignore[override]  # a property here, an attribute in Task
         """Trading setting because of which rewards are not differentiable; None if they are."""
         return self.trading.undifferentiable
 

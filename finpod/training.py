@@ -164,8 +164,8 @@ def _learning_task(
         # accounts on the same days would repeat each other; few accounts with frequent updates learn faster on the CPU
         own_days = {"start_groups": None, "num_envs": EXACT_ENVS} if needs else {}
         learning = _stock_task(device, **of_market, **(own_days | dict(settings)))
-    if needs and (what := getattr(learning, "undifferentiable", f"task {learning.name!r}")):
-        text = f"learner {learner!r} needs a gradient, and {what} is not differentiable; choose learner 'ppo'"
+    if needs and (what := learning.undifferentiable):
+        text = f"learner {learner!r} needs a gradient, but {what} of task {learning.name!r} has none; choose 'ppo'"
         raise InputError(text, argument="learner")
     return learning
 

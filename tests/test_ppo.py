@@ -264,6 +264,8 @@ def test_statistics_of_observations_move_after_the_update_so_that_ratios_begin_a
     (lambda step: step._replace(final_obs=Observation(step.final_obs.state[:3])), r"final_obs of step 2 has shape \(3, 1\)"),
     (lambda step: step._replace(obs=Observation(step.obs.state.masked_fill(torch.eye(6)[:, :1] > 0, math.inf))),
      "observation of environment 0 at step 3 of a rollout is inf"),
+    (lambda step: step._replace(final_obs=Observation(step.final_obs.state * math.nan)),
+     "final_obs of environment 0 at step 2 of a rollout is nan"),
 ])  # fmt: skip
 def test_what_an_environment_must_not_return_is_named(numbers, change, told):
     env, taken = numbers(6), []

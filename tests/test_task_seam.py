@@ -18,6 +18,7 @@ from made_toy import CONFIG, SMALL, TOY
 
 import finpod
 from finpod.cli.settings import recorded_options
+from finpod.envs.step import Returns
 from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError
 from finpod.loading import load_task
 from finpod.rl.evaluate import episodes, mean_action
@@ -53,6 +54,37 @@ def test_the_task_of_the_readme_is_short_and_learns(task, tmp_path):
     policy = run.load(0)
     assert task.score(policy).metrics["mean_return"] == run.leaderboard[0].score
     action = mean_action(policy, Observation(torch.tensor([[3.0], [-3.0]])))
+    assert action[0] < -0.5 < 0.5 < action[1]
+
+
+def test_a_differentiable_task_is_trained_with_its_gradient_whatever_its_units(task, tmp_path):
+    """The return is -|number after the step| / 1000. Numbers are up to 4,000, so they must be normalised."""
+
+    class Exact(type(task.env(1, 0, "cpu"))):
+        differentiable = True
+
+        def observe(self):
+            return Observation(1000 * self.place)
+
+        def step(self, action, *, grad=False, smooth=0.0):
+            net = -(self.place + action).abs()[:, 0].double() / 1000
+            with torch.no_grad():
+                step = super().step(action)
+            return (step, Returns(net, 0 * net, 0 * net)) if grad else step
+
+        def detach(self):
+            pass
+
+    class Thousands(type(task)):
+        undifferentiable = None
+
+        def env(self, num_envs, seed, device):
+            return Exact(num_envs, seed, device)
+
+    options = {**SMALL, "config": None, "agents": 1, "rounds": 1, "keep": 1, "steps": 15_000}
+    refused("the reward of task 'reach' has none", finpod.train, task, out=tmp_path / "x", learner="apg", **options)
+    policy = finpod.train(Thousands(), out=tmp_path / "apg", learner="apg", **options).load(0)
+    action = mean_action(policy, Observation(torch.tensor([[3000.0], [-3000.0]])))
     assert action[0] < -0.5 < 0.5 < action[1]
 
 

@@ -171,11 +171,14 @@ class APG:
             raise InputError(
                 f"apg needs a differentiable environment, but this {type(env).__name__} is not; use learner 'ppo'"
             )
-        obs, parts = env.observe(), []
+        obs, parts = env.observe(), list[Returns]()
         with torch.enable_grad():
             for _ in range(self.config.num_steps):
                 code = encode_rows(self.policy, self.table, of_groups(obs.row, self.groups))
-                action, _ = self.policy(code, obs.state.unflatten(0, (self.groups, -1)))
+                state = obs.state.unflatten(0, (self.groups, -1))
+                if self.policy.acts_on_statistics and not parts:  # no graph yet, in which the old statistics are needed
+                    self.policy.observe(code, state)
+                action, _ = self.policy(code, state)
                 step, returns = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)
                 parts.append(returns)
                 obs = step.obs

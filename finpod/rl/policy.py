@@ -66,8 +66,8 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics that `observe` collects. PPO then calls `observe` after each update, so
-    that it computes old and new probabilities with the same statistics. Otherwise PPO calls it before each update."""
+    """True if actions depend on the statistics of `observe`. PPO then calls it after each update, so that old and new
+    probabilities use the same statistics; otherwise before each update. APG calls it before a rollout, only if True."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
@@ -83,7 +83,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Add the states [..., M, S] of a rollout to the statistics, if any. PPO calls it in each update, APG never."""
+        """Add the states [..., M, S] of a rollout to the statistics, if any; see `acts_on_statistics`."""
 
 
 @dataclass(frozen=True, kw_only=True)

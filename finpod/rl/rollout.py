@@ -77,7 +77,7 @@ def collect(env: Environment, policy: Policy, table: Table | None, steps: int, g
     env.check()
     columns: list[Any] = [None if part[0] is None else torch.stack(part) for part in zip(*parts, strict=True)]
     row, state, action, density, value, reward, terminated, truncated, final_row, final = columns
-    _require_finite(reward, state)
+    _require_finite(reward, state, final)
     final_code = encode_rows(policy, table, of_groups(final_row, groups))
     next_value = policy(final_code, final.unflatten(1, (groups, -1)))[1].flatten(1)
     return Rollout(row, state, action, density, value, reward, next_value, terminated, truncated)
@@ -110,11 +110,11 @@ def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
             raise InputError(f"{name} of step {number} has shape {tuple(actual)}; it must have {tuple(expected)}")
 
 
-def _require_finite(reward: Tensor, state: Tensor) -> None:
+def _require_finite(reward: Tensor, state: Tensor, final: Tensor) -> None:
     """Raise InputError for a reward or state that is not finite. If all are finite, the device is read once."""
-    if (reward.sum() + state.sum()).isfinite():
+    if (reward.sum() + state.sum() + final.sum()).isfinite():
         return
-    for name, values in (("reward", reward), ("observation", state.flatten(2))):
+    for name, values in (("reward", reward), ("observation", state.flatten(2)), ("final_obs", final.flatten(2))):
         bad = (~values.isfinite()).nonzero()
         if len(bad):
             place = tuple(bad[0].tolist())

@@ -106,6 +106,8 @@ class Task:
     """Default number of environments that an agent trains in."""
     steps: int = 600_000
     """Default number of environment steps that an agent trains for."""
+    undifferentiable: str | None = "the reward"
+    """What lacks the gradient that the learner 'apg' needs; None if the environments are differentiable."""
     measure: str = "score"
     """Metric of a `Score` that agents are ranked by; higher is better."""
 
