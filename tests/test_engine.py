@@ -80,6 +80,13 @@ def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
     assert warning_of(whole, "unfilled").items() >= expected.items()
 
 
+def test_a_buy_of_unknown_impact_is_reported_as_such():
+    volume = np.where(np.arange(6) < 3, np.nan, 1e9)[:, None]
+    late = backtest(BuyAndHold(), flat_market(10, days=6, volume=volume), costs=Costs(impact=0.1), fill="close")
+    assert late.trades.empty
+    assert warning_of(late, "unfilled").items() >= {"code": "no_volume", "ticker": "A", "count": 1}.items()
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_c22_the_trade_log_rebuilds_holdings_and_cash(fill, whole):
     market = random_market(days=40, seed=2)

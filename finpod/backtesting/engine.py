@@ -55,8 +55,8 @@ def backtest(
     strategy. A trained agent has the caps of its training. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
-    Weights of shape [S, T, N] are S strategies. They are run together and returned as `Backtests`. Weights are not
-    copied. `fast=True` settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
+    Weights [S, T, N] are S strategies, run together and returned as `Backtests`. Weights are not copied. `fast=True`
+    settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
 
     A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
     `examine` is True (None: only for trained agents), it (or weights [T, N]) is also compared with baselines and random
@@ -64,9 +64,8 @@ def backtest(
     The verdict is on the excess over `strategy.anchor` (default: equal weight), rebalanced every session, or every k
     bars if `every` is k > 1. Its interval widens with `opened`, the number of results of this window you have seen.
 
-    Raises InputError for arguments out of range, a window of fewer than two bars, a window that starts on or before
-    `trained_until` (unless `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError, which names strategy
-    and day, if a decision fails or is invalid.
+    Raises InputError for arguments out of range, a window of one bar, a start on or before `trained_until` (unless
+    `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError if a decision fails or is invalid.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
@@ -162,8 +161,6 @@ def _in_sample(strategy: Strategy, label: str, first_day: np.datetime64, allowed
     except InputError as error:
         raise StrategyError(f"strategy {label}: its trained_until {error}") from error
     if not allowed and as_date(first_day) <= until:
-        text = (
-            f"the window starts on {first_day!s:.10}, but {label} was trained or selected on days up to {until!s:.10}"
-        )
+        text = f"start is {first_day!s:.10}, but {label} was trained or selected on days up to {until!s:.10}"
         raise InputError(f"{text}; start later, or pass allow_in_sample=True", argument="start")
     return bool(as_date(first_day) <= until)

@@ -175,10 +175,13 @@ def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]
+    impact = window.execution.impact_for(terms.costs)
+    costed = np.full_like(wanted, True) if impact is None else impact.isfinite().numpy()[window.decision_rows]
     reasons = {
         "not_member": wanted & ~member,
         "no_price": wanted & member & ~tradable,
-        "no_whole_share" if terms.whole_shares else "no_cash": wanted & member & tradable,
+        "no_volume": wanted & member & tradable & ~costed,
+        "no_whole_share" if terms.whole_shares else "no_cash": wanted & member & tradable & costed,
     }
     for code, cases in reasons.items():
         if cases.any():

@@ -48,6 +48,7 @@ EVENTS = {
     "cash at {price:.6g}",
     "not_member": _NOT_BOUGHT % "it was not an index member on the decision day",
     "no_price": _NOT_BOUGHT % "it had no price at the fill",
+    "no_volume": _NOT_BOUGHT % "its market impact is unknown, because no member had any volume in the past month",
     "no_cash": _NOT_BOUGHT % "there was no cash left",
     "no_whole_share": _NOT_BOUGHT % "the order, or the cash for it, was less than one whole share",
 }

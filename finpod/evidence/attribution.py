@@ -161,9 +161,8 @@ def _shares_added(result: BacktestResult, kind: str) -> Array:
     The running sum over both kinds is the position at each close. A fill at a close is added at the next close.
     """
     trades, added = result.trades[result.trades["kind"] == kind], np.zeros(result.weights.shape)
-    row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + (
-        result.fill == "close" and kind == "fill"
-    )
+    late = result.fill == "close" and kind == "fill"
+    row = result.equity.index.get_indexer(pd.DatetimeIndex(trades["date"])) + late
     column = result.weights.columns.get_indexer(trades["ticker"])
     inside = (row >= 0) & (row < len(added))
     np.add.at(added, (row[inside], column[inside]), trades["shares"].to_numpy()[inside])
@@ -201,9 +200,8 @@ def _bets(result: BacktestResult) -> dict[str, Any]:
 
 def _holding_days(result: BacktestResult) -> float:
     fills = result.trades[result.trades["kind"] == "fill"]
-    buys, all_trades = (
-        amounts.groupby(fills["date"]).sum() for amounts in (fills["notional"].clip(lower=0), fills["notional"].abs())
-    )
+    sizes = (fills["notional"].clip(lower=0), fills["notional"].abs())
+    buys, all_trades = (amounts.groupby(fills["date"]).sum() for amounts in sizes)
     bought = float((result.turnover * buys / all_trades).sum())  # turnover is relative to the equity at the fill
     bars = result.periods_per_year / result.sessions_per_year
     return float(result.weights.iloc[1:].to_numpy().sum() / bars / bought) if bought > DUST else math.nan
