@@ -97,5 +97,4 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the agents with a validation tracking error below `SMALL`. `figures` has a row per agent and window."""
-    lines = (line for line in figures if line["window"] == "validation")
-    return [line["agent"] for line in lines if (line["tracking_error"] or 0.0) < SMALL]
+    return [e["agent"] for e in figures if e["window"] == "validation" and (e["tracking_error"] or 0.0) < SMALL]

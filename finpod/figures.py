@@ -69,9 +69,9 @@ def figure(value: float | None, kind: Kind) -> str:
 
 
 def short_amount(value: float) -> str:
-    """Return an amount in short form: 1,250,000 becomes 1.25M, NaN becomes n/a."""
+    """Return an amount in short form with three digits: 1,250,000 becomes 1.25M, NaN becomes n/a."""
     units = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
-    scale, unit = next((each for each in units if value >= each[0]), (1.0, ""))
+    scale, unit = next((each for each in units if abs(value) >= 0.9995 * each[0]), (1.0, ""))
     return "n/a" if math.isnan(value) else f"{value / scale:.3g}{unit}"
 
 

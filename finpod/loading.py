@@ -42,9 +42,7 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if isinstance(spec, Strategy):
         return spec
     if not isinstance(spec, (str, PathLike)):
-        raise InputError(
-            f"{spec!r:.60} is not a strategy; give an instance of a Strategy, {_KINDS}", argument="strategy"
-        )
+        raise InputError(f"{spec!r:.60} is not a strategy; give a Strategy instance, {_KINDS}", argument="strategy")
     text = str(spec)
     if text in RULES:
         return RULES[text]()
@@ -90,9 +88,7 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
     path, wanted = _file_and_class(str(spec))
     if not (path.suffix == ".py" and path.is_file()):
-        raise InputError(
-            f"there is no task {str(spec)!r}; give a built-in task, or FILE.py:CLASS of a task", argument="task"
-        )
+        raise InputError(f"there is no task {str(spec)!r}; give a built-in task, or FILE.py:CLASS", argument="task")
     task: Task = require_task(_made(path, wanted, Task, NEEDED))
     return task
 

@@ -175,9 +175,7 @@ def dates_of(values: Any, what: str) -> Array | None:
     stamps = _stamps(index)
     labels: Any = index if stamps is None else stamps
     if index.nlevels == 1 and labels.hasnans:
-        raise InputError(
-            f"{what} has no date at position {int(labels.isna().argmax())}; drop that value or give it a date"
-        )
+        raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop it or give it a date")
     if labels.has_duplicates or not labels.is_monotonic_increasing:
         pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
         pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)

@@ -180,7 +180,7 @@ class DollarVolume(Strategy):
 
 def _require_daily(name: str, view: MarketView) -> None:
     if not view.begins_session:
-        raise StrategyError(f"{name} needs daily bars, but the bars are intraday; resample them to one a session")
+        raise StrategyError(f"{name} needs daily bars, but the bars are intraday; resample them to one bar per session")
 
 
 class SignalOracle(Strategy):

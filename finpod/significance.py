@@ -245,9 +245,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
             f"returns of shape {table.shape} are not [T, M] or not finite; pass one column a trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
-        raise InputError(
-            f"splits is {splits}; it must be an even number from 2 to {MOST_SPLITS}, such as 16", argument="splits"
-        )
+        raise InputError(f"splits is {splits}; pass an even number from 2 to {MOST_SPLITS}", argument="splits")
     rows, trials = table.shape
     if trials < 2 or rows < 2 * splits:
         return math.nan

@@ -55,7 +55,7 @@ def decisions_of(
     log: list[Decided] | None = None,
 ) -> Decide:
     """Return the function by which `simulate` asks a strategy for decisions on one account. `log` collects them."""
-    if not (isinstance(strategy.every, int) and strategy.every >= 1):
+    if not (isinstance(strategy.every, (int, np.integer)) and strategy.every >= 1):
         raise StrategyError(f"strategy {label} has every={strategy.every!r}; it must be a whole number of 1 or more")
     market, marks = window.market, window.execution.mark
     table = table or FeatureTable(market)

@@ -130,7 +130,7 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
 @options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
 def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Print the sessions and columns of a market. For each asset, print its first and last bar, its number of bars,
-    and its number of days (rows, if bars are intraday) as a member."""
+    and the number of rows (one per day, or per bar if intraday) at which it is a member."""
     loaded = options.load(values, options.market_path(market))
     if as_json:
         console.show_json({**_summary(loaded), "rows": _rows(loaded)})
@@ -195,7 +195,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
         days = market.dates[market.has_bar[:, column]]
         first, last = (f"{days[place]!s:.10}" if len(days) else "none" for place in (0, -1))
         member = int(market.member[:, column].sum())
-        rows.append({"ticker": ticker, "first bar": first, "last bar": last, "bars": len(days), "member days": member})
+        rows.append({"ticker": ticker, "first bar": first, "last bar": last, "bars": len(days), "member rows": member})
     return rows
 
 

@@ -5,8 +5,8 @@ result is computed from rows <= t only, by operations whose order does not depen
 not change a single bit of row t. A window is a number of rows. A statistic uses the values in the window, and is
 NaN if the fraction of the window's rows with a value is below `COVERAGE`.
 
-A window is composed of blocks of 1, 2, 4, ... rows. S_2k[t] = S_k[t] + S_k[t-k] for the sum S_k[t] of k rows up to t.
-This takes log2(window) passes over the table. Differences of running sums would lose digits and spread NaN.
+Sums over a window are merged from blocks of 1, 2, 4, ... rows: if S_k[t] is the sum of the k rows up to t, then S_2k[t]
+= S_k[t] + S_k[t-k]. This takes about log2(window) passes. Differences of running sums would lose digits and spread NaN.
 """
 
 import math

@@ -158,6 +158,4 @@ def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]
         strong = [trial for trial in reached[: len(reached) // 2] if not math.isnan(trial.score)]
-        yield from (
-            (trial, copied) for copied in (False, True) for trial in strong if (trial.number, copied) not in taken
-        )
+        yield from ((one, copied) for copied in (False, True) for one in strong if (one.number, copied) not in taken)

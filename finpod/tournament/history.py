@@ -85,10 +85,8 @@ def read_history(run: str | Path) -> History:
     if not any(log.board.trials for log in read):
         raise InputError(f"{place.where} has just begun and has no trial yet; try again in a moment")
     name = place.where.rstrip("/").rsplit("/", 1)[-1].removesuffix(UNFINISHED)
-    notes += [note for log in read for note in log.notes]
-    return History(
-        name=name, where=place.where, finished=finished, logs=tuple(read), notes=tuple(notes), figures=figures
-    )
+    told = tuple(notes + [note for log in read for note in log.notes])
+    return History(name=name, where=place.where, finished=finished, logs=tuple(read), notes=told, figures=figures)
 
 
 def _logs(place: Store) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`verify_log`: a tournament recomputed from its log, line by line."""
+"""`verify_log`: recompute the draws of a tournament from its log, line by line, and compare them."""
 
 import json
 from collections.abc import Mapping
@@ -20,8 +20,7 @@ def verify_log(path: str | Path) -> Leaderboard:
     """Recompute each draw of trials from the lines before it, compare it with the log, and return the leaderboard.
 
     `path` is the path or URL of a log of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
-    are not read. Raises CheckpointError for the first line that is damaged or differs from the recomputed one, and
-    InputError if there is no log.
+    are not read. Raises CheckpointError for the first line that is damaged or differs, InputError if there is no log.
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)

@@ -73,7 +73,8 @@ def anchor_weights(
     """
     require_anchor(anchor)
     among = execution.member & execution.has_bar
-    if market is not None and (column := column_of(anchor)) is not None:
+    if (column := column_of(anchor)) is not None:
+        assert market is not None, f"anchor {anchor} needs the argument market"
         table = torch.tensor(market.extra[column]).to(among.device)
         return checked(table, among, anchor, market.dates, rows)
     dollars = None

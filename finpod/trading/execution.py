@@ -143,7 +143,7 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
         fill = "close" if market.open is None else "open"
     require_choice("fill", fill, ("open", "close"))
     if fill == "open" and market.open is None:
-        raise InputError("fill is 'open', but the data have only closes; choose fill='close'", argument="fill")
+        raise InputError("fill is 'open', but the data have no opens; choose fill='close'", argument="fill")
     mark = forward_fill(market.close, before=1.0)
     price, tradable = mark, market.has_bar
     if fill == "open" and market.open is not None:

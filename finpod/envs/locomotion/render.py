@@ -105,7 +105,7 @@ def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
                 return Film(np.load(folder / offscreen.FRAMES), stride * episode.step)
             lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
             reason = shorten(lines[-1], 120, placeholder="...")
-    backend = os.environ.get("MUJOCO_GL", "egl and osmesa")
+    backend = " and ".join(environment.get("MUJOCO_GL", "default") for environment in _environments())
     raise InputError(f"MuJoCo cannot draw with backend {backend} ({reason}); {INSTALL}, and leave MUJOCO_GL unset")
 
 
@@ -152,7 +152,7 @@ def _save_model(spec: Spec, path: Path) -> None:
 
 
 def _environments() -> list[dict[str, str]]:
-    """Return the environment variables of the processes to try, in order."""
+    """Return the environment variables for each attempt to draw, in the order of the attempts."""
     here = dict(os.environ)
     if here.get("MUJOCO_GL") or sys.platform != "linux":
         return [here]
