@@ -220,5 +220,7 @@ def test_a_period_is_known_from_its_last_day_on():
     table = pd.DataFrame({"date": pd.period_range("2024Q1", periods=1, freq="Q"), "eps": [1.5]})
     closes = pd.DataFrame({"AAA": np.arange(100.0, 170)}, pd.bdate_range("2024-01-02", periods=70))
     market = finpod.load_market(closes, benchmark=None, extra=table)
-    assert market.dates[np.isfinite(market.extra["eps"][:, 0])][0] == np.datetime64("2024-04-01")  # the quarter ends on a Sunday
+    assert market.dates[np.isfinite(market.extra["eps"][:, 0])][0] == np.datetime64(
+        "2024-04-01"
+    )  # the quarter ends on a Sunday
     refused("members is a frame", finpod.load_market, closes, benchmark=None, members=closes > 0)
