@@ -42,7 +42,7 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if isinstance(spec, Strategy):
         return spec
     if not isinstance(spec, (str, PathLike)):
-        raise InputError(f"{spec!r:.60} is not a strategy; give a Strategy instance, {_KINDS}", argument="strategy")
+        raise InputError(f"{spec!r:.60} is not a strategy; give an instance, {_KINDS}", argument="strategy")
     text = str(spec)
     if text in RULES:
         return RULES[text]()
