@@ -112,7 +112,7 @@ def simulate_market(
     decides every fifth session, pays 10 bps a side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
     stocks. For other numbers of stocks, ratios scale with sqrt(names / 20), which is accurate to 3 % from 20 to 50
     stocks. For a ratio between two of `RATIOS`, the signal is interpolated. `beta_premium` is the fraction of the drift
-    that is proportional to beta: at 1, drift is proportional to beta. Raises InputError for arguments out of range.
+    that is proportional to beta. Raises InputError for arguments out of range.
     """
     require_number("names", names, 2, LARGEST, whole=True)
     require_number("days", days, 2, LARGEST, whole=True)

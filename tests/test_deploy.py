@@ -114,27 +114,21 @@ def test_the_command_prints_what_the_library_makes_of_its_options(apart):
 
 
 @pytest.mark.parametrize(("line", "value"), [
-    (KUBERAY, "no command"),
-    (f"deploy kuberay -- {LINE}", "--image"),
-    (f"{KUBERAY} -- {LINE}", "--out /runs/first"),
+    (KUBERAY, "no command"), (f"deploy kuberay -- {LINE}", "--image"), (f"{KUBERAY} -- {LINE}", "--out /runs/first"),
     (f"{KUBERAY} --claim runs:/runs -- finpod train --out=/runs/../tmp/x", "--out /tmp/x"),
-    (f"{KUBERAY} -- echo '$(HOME)'", "$(HOME)"),
-    (f"{KUBERAY} -- ls s3://id:word@bucket/run", "s3://...@bucket/run"),
+    (f"{KUBERAY} -- echo '$(HOME)'", "$(HOME)"), (f"{KUBERAY} -- ls s3://id:word@bucket/run", "s3://...@bucket/run"),
     (f"{KUBERAY} --gpu-workers 8 -- {LINE}", "--gpu-workers is '8'"),
     (f"{KUBERAY} --gpu-workers 5:2 -- {LINE}", "--gpu-workers is 5:2"),
     (f"{KUBERAY} --gpu-workers 8:0 -- {LINE}", "--gpu-workers is '8:0'"),
-    (f"{KUBERAY} --memory 0Gi -- {LINE}", "--memory is '0Gi'"),
-    (f"{KUBERAY} --ray-version 2.51.0 -- {LINE}", "2.51.0"),
+    (f"{KUBERAY} --memory 0Gi -- {LINE}", "--memory is '0Gi'"), (f"{KUBERAY} --ray-version 2.51.0 -- {LINE}", "2.51.0"),
     (f"{KUBERAY} --name {'a' * 48} -- ls", "at most 47"),
     (f"{KUBERAY} --kind cluster -- {LINE}", "finpod deploy submit"),
     (f"{KUBERAY} --claim runs -- {LINE}", "--claim is 'runs'"),
     (f"{KUBERAY} --claim runs:/runs/../etc -- {LINE}", "'runs:/runs/../etc'"),
     (f"{KUBERAY} --claim runs:/runs --claim data:/runs -- {LINE}", "--claim has /runs twice"),
     (f"{KUBERAY} --claim runs:/runs --claim runs:/data -- {LINE}", "--claim has runs twice"),
-    (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"),
-    ("deploy dockerfile --copy nope", "'nope'"),
-    ("deploy dockerfile --copy ../data", "'../data' is not an existing path below"),
-    ("deploy submit", "no command"),
+    (f"{KUBERAY} --head-cpus 0 -- {LINE}", "--head-cpus is 0"), ("deploy dockerfile --copy nope", "'nope'"),
+    ("deploy dockerfile --copy ../data", "'../data' is not an existing path below"), ("deploy submit", "no command"),
     ("deploy submit --address http://127.0.0.1:9 -- ls", "127.0.0.1:9"),
 ])  # fmt: skip
 def test_the_command_ends_a_mistake_in_one_line(apart, line, value):

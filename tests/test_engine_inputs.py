@@ -125,16 +125,10 @@ def test_what_is_no_strategy_is_refused(wrong, value):
 @pytest.mark.parametrize(("options", "argument", "value"), [
     ({"start": "2024-01-03", "end": "2024-01-03"}, "end", "2024-01-03"),
     ({"start": "2024-01-04", "end": "2024-01-02"}, "end", "2024-01-02"),
-    ({"start": "2030-01-01"}, "start", "2030-01-01"),
-    ({"start": "soon"}, "start", "soon"),
-    ({"cash": NAN}, "cash", "nan"),
-    ({"delisting_return": "x"}, "delisting_return", "x"),
-    ({"fill": "noon"}, "fill", "noon"),
-    ({"risk_free": 5}, "risk_free", "5"),
-    ({"costs": 10}, "costs", "10"),
-    ({"name": 5}, "name", "5"),
-    ({"opened": 0}, "opened", "0"),
-    ({"fast": True}, "fast", "True"),
+    ({"start": "2030-01-01"}, "start", "2030-01-01"), ({"start": "soon"}, "start", "soon"),
+    ({"cash": NAN}, "cash", "nan"), ({"delisting_return": "x"}, "delisting_return", "x"),
+    ({"fill": "noon"}, "fill", "noon"), ({"risk_free": 5}, "risk_free", "5"), ({"costs": 10}, "costs", "10"),
+    ({"name": 5}, "name", "5"), ({"opened": 0}, "opened", "0"), ({"fast": True}, "fast", "True"),
     ({"market": "sample"}, "market", "str"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):

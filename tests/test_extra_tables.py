@@ -192,18 +192,15 @@ KNOWN = "2024-07-02 10:00"
     (pd.DataFrame({"date": ["2024-07-01"] * 2, "vix": [1.0, 2.0]}), DataError, "vix dated 2024-07-01"),
     (TABLE.assign(roe=NAN), DataError, "roe"),
     (TABLE.assign(pe=[1.0, np.inf, 2.0]), DataError, "pe of BBB dated 2024-07-01 is inf"),
-    (TABLE.iloc[:0], DataError, "no row"),
-    (TABLE.drop(columns="pe"), DataError, "date, ticker"),
+    (TABLE.iloc[:0], DataError, "no row"), (TABLE.drop(columns="pe"), DataError, "date, ticker"),
     (TABLE.drop(columns="date"), DataError, "no column 'date'"),
     (TABLE.rename(columns={"date": "datadate"}), DataError, "datadate"),
     (TABLE.assign(date=["2024-07-01", None, "2024-07-02"]), DataError, "row 2"),
     (TABLE.assign(known_at=20240702, **{"Known At": 20240703}), DataError, "known_at"),
     (TABLE.assign(roe=1.0).set_axis(["date", "ticker", "pe", "pe"], axis=1), DataError, "pe"),
     (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
-    (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"),
-    ([TABLE, TABLE], InputError, "pe"),
-    ("nowhere.csv", InputError, "nowhere.csv"),
-    (7, InputError, "extra is of type int"),
+    (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"), ([TABLE, TABLE], InputError, "pe"),
+    ("nowhere.csv", InputError, "nowhere.csv"), (7, InputError, "extra is of type int"),
     (pd.Series([1.0, 2.0]), InputError, "extra is of type Series; pass series.to_frame('NAME')"),
 ])  # fmt: skip
 def test_bad_tables_end_in_one_line(extra, error, word):
@@ -223,4 +220,6 @@ def test_a_period_is_known_from_its_last_day_on():
     assert market.dates[np.isfinite(market.extra["eps"][:, 0])][0] == np.datetime64(
         "2024-04-01"
     )  # the quarter ends on a Sunday
-    refused("members is a frame", finpod.load_market, closes, benchmark=None, members=closes > 0)
+    hours = pd.DataFrame({"AAA": 10.5 * np.arange(1, 8)}, pd.period_range("2024-01-02 09:00", periods=7, freq="h"))
+    assert finpod.load_market(hours, benchmark=None, calendar=None).dates[1] == np.datetime64("2024-01-02T10:00")
+    refused("members is of type DataFrame", finpod.load_market, closes, benchmark=None, members=closes > 0)

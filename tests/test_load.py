@@ -298,7 +298,7 @@ def test_an_unknown_universe_is_one_line(word):
     told = run(f"data fetch --universe {word}").error
     assert repr(word) in told
     assert f"such as {'FOO' if word == 'foo' else 'AAPL'}, or" in told
-    refused("members is 5", load_market, frame("AAPL", "QQQ"), members=5, about="members")
+    refused("members is of type int", load_market, frame("AAPL", "QQQ"), members=5, about="members")
 
 
 def test_an_index_has_several_spellings_and_tickers_are_not_indexes(apart):

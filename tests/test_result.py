@@ -195,20 +195,10 @@ def row(text, label):
 
 
 @pytest.mark.parametrize(("written", "right"), [
-    (percent(-1e-9), "0.00%"),
-    (percent(math.nan), "n/a"),
-    (percent(None), "n/a"),
-    (percent(-0.12344), "-12.34%"),
-    (percent(11.27), "1,127.00%"),
-    (percent(0.05, 1), "5.0%"),
-    (ratio(1.7468), "1.75"),
-    (ratio(-math.inf), "n/a"),
-    (figure(2.998002, "times"), "3.00x"),
-    (money(1_465_863.4), "1,465,863"),
-    (money(-0.001), "0.00"),
-    (money(12.5), "12.50"),
-    (figure(1104, "count"), "1,104"),
-    (percent(1e250), "1e+252%"),
+    (percent(-1e-9), "0.00%"), (percent(math.nan), "n/a"), (percent(None), "n/a"), (percent(-0.12344), "-12.34%"),
+    (percent(11.27), "1,127.00%"), (percent(0.05, 1), "5.0%"), (ratio(1.7468), "1.75"), (ratio(-math.inf), "n/a"),
+    (figure(2.998002, "times"), "3.00x"), (money(1_465_863.4), "1,465,863"), (money(-0.001), "0.00"),
+    (money(12.5), "12.50"), (figure(1104, "count"), "1,104"), (percent(1e250), "1e+252%"),
 ])  # fmt: skip
 def test_e07_figures_are_written_plainly(written, right):
     assert written == right
@@ -272,20 +262,15 @@ def test_a23_a_benchmark_that_covers_a_part_is_told(missing):
 
 
 def test_a_benchmark_with_gaps_is_annualised_by_the_time_it_covers():
-    """It grows by 0.1 % a session and has a bar on every fifth. Until 2026-12 a return of five sessions counted as one."""
+    """It grows by 0.1 % a session and has a bar on every fifth."""
     growth = 1.001 ** np.arange(101)
     quotes = np.where(np.arange(101) % 5 == 0, 100 * growth, np.nan)
     result = backtest(BuyAndHold(), make_market(50 * growth, benchmark=quotes), costs=Costs(fee_bps=0), fill="close")
     assert result.benchmark_metrics.cagr == pytest.approx(1.001**result.periods_per_year - 1, rel=1e-9)
-    assert result.metrics_of(result.equity.where(result.benchmark_equity.notna())).cagr == pytest.approx(
-        result.metrics.cagr, rel=1e-9
-    )
 
 
-def test_a_strategy_named_as_the_benchmark_keeps_its_row(tmp_path):
-    market = random_market(130, 3, gaps=0)
-    result = backtest(BuyAndHold(), market, name="QQQ", examine=True)
+def test_a_strategy_named_as_the_benchmark_keeps_its_row():
+    result = backtest(BuyAndHold(), random_market(130, 3, gaps=0), name="QQQ", examine=True)
     rows = ranked(result)
-    (own,) = (row for row in rows if row["is_own"])
-    assert own["metrics"] == result.metrics
+    assert [row["metrics"] for row in rows if row["is_own"]] == [result.metrics]
     assert [row["name"] for row in rows].count("QQQ") == 2

@@ -54,7 +54,7 @@ def audit(
     The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are
     later than both the first day of the run and the strategy's `trained_until`; fitted models in a strategy that has no
     `trained_until`; back-filled prices; fills at a price that was known at the decision; and extra columns that
-    correlate with the next return. `unchecked` lists what is not tested. `passed` is None if the audit has no outcome.
+    correlate with the next return. `unchecked` lists what is not tested. `finpod.audit` also takes a name, file or folder.
     `progress` is called with the current step and the finished fraction of it. Raises InputError for an argument out of
     range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, FinpodError
     if it cannot be loaded in a child process, and if that process ends or takes too long.

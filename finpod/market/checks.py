@@ -18,7 +18,7 @@ CENT = 0.006
 """A price may be outside [low, high] by this amount plus 0.01 % of low or high, because vendors round prices."""
 
 CALM, CERTAIN = 0.05, 5
-"""A jump of volume is a change of unit only if the bar's absolute return is below `CALM`, with `CERTAIN` bars around."""
+"""A jump of volume is a change of unit only if the absolute return is below `CALM`, with `CERTAIN` bars on each side."""
 STALE = 5
 """Stale bars (see `mask_stale_tails`) at the end of an asset are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10

@@ -197,9 +197,11 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
 
     Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
     03/04/2024 is in March or April; if they do not decide it, `day_first` must be given. A pandas Period becomes its
-    last day. Raises DataError for the first value that is not a date of the years 1700 to 2200.
+    last day, or its start if it is shorter. Raises DataError for the first value that is no date from 1700 to 2200.
     """
-    codes, values = _distinct(column.dt.end_time.dt.normalize() if isinstance(column.dtype, pd.PeriodDtype) else column)
+    if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day
+        column = np.maximum(column.dt.start_time, column.dt.end_time.dt.normalize())
+    codes, values = _distinct(column)
     stamps, reading = pd.Series(values), ""
     if stamps.dtype.kind != "M":
         stamps = pd.Series([str(value).strip() for value in values], dtype=object)

@@ -160,8 +160,8 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
     if isinstance(members, (str, PathLike)):
         return read_members(members)
     if not np.iterable(members) or isinstance(members, pd.DataFrame):
-        what = "a frame" if np.iterable(members) else repr(members)
-        raise InputError(f"members is {what}; give an index, a CSV or a list of tickers", argument="members")
+        text = f"members is of type {type(members).__name__}; give an index, a CSV or a list of tickers"
+        raise InputError(text, argument="members")
     return static_members(members, sentence=f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}")
 
 
@@ -183,9 +183,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
     check_tickers(membership.tickers, source.name)
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
-        raise DataError(
-            f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from' ({start!s:.10})"
-        )
+        raise DataError(f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from', {start!s:.10}")
     return membership
 
 
