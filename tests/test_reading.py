@@ -124,36 +124,31 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     assert "adj_close" not in bars
 
 
-@pytest.mark.parametrize(
-    ("text", "argument", "words"),
-    [
-        (MOOD, "ticker_column", ["Mood"]),
-        (FORTH, "ticker_column", ["2024-01-08", "Date, Close"]),
-        (FORTH.replace("08,3", "05,3"), "ticker_column", ["2024-01-05"]),
-        (TWO, "ticker_column", ["TICKER", "PERMNO", "X"]),
-        ("Date,AAA,AAA\n2024-01-02,1,2\n", None, ["AAA"]),
-        ("Date,BRK.B,BRK-B\n2024-01-02,1,\n2024-01-03,,2\n", None, ["BRK.B", "BRK-B"]),
-        ("date,close,Close\n2024-01-02,1,2\n", None, ["close"]),
-        (HEADER, None, ["no bar"]),
-        (ROWS, None, ["row of values"]),
-        ("Open,Close\n1,2\n", None, ["Open, Close"]),
-        ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
-        ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
-        ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
-        ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
-        ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
-        (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
-        ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),
-        ("", None, ["it is empty"]),
-        ("\0\1\2", None, ["UTF-8"]),
-        ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns", "2024-01-02,AAA,1,7"]),
-        ("Apple, Inc.\nDay,Close\n2024-01-02,1,1\n", None, ["Expected 2 columns", "delete titles above its header"]),
-        (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
-        (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
-        ("date,name,close\n2024-01-02,Nestl\udce9,1\n", None, ["save it as UTF-8"]),
-        ("Date,Time,Close\n2024-01-02,10:30,1\n2024-01-02,11:30,2\n", None, ["join the dates and Time"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "argument", "words"), [
+    (MOOD, "ticker_column", ["Mood"]),
+    (FORTH, "ticker_column", ["2024-01-08", "Date, Close"]),
+    (FORTH.replace("08,3", "05,3"), "ticker_column", ["2024-01-05"]),
+    (TWO, "ticker_column", ["TICKER", "PERMNO", "X"]),
+    ("Date,AAA,AAA\n2024-01-02,1,2\n", None, ["AAA"]),
+    ("Date,BRK.B,BRK-B\n2024-01-02,1,\n2024-01-03,,2\n", None, ["BRK.B", "BRK-B"]),
+    ("date,close,Close\n2024-01-02,1,2\n", None, ["close"]),
+    (HEADER, None, ["no bar"]), (ROWS, None, ["row of values"]),
+    ("Open,Close\n1,2\n", None, ["Open, Close"]),
+    ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
+    ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
+    ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
+    ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
+    ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
+    (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
+    ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),
+    ("", None, ["it is empty"]), ("\0\1\2", None, ["UTF-8"]),
+    ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns", "2024-01-02,AAA,1,7"]),
+    ("Apple, Inc.\nDay,Close\n2024-01-02,1,1\n", None, ["Expected 2 columns", "delete titles above its header"]),
+    (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
+    (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
+    ("date,name,close\n2024-01-02,Nestl\udce9,1\n", None, ["save it as UTF-8"]),
+    ("Date,Time,Close\n2024-01-02,10:30,1\n2024-01-02,11:30,2\n", None, ["join the dates and Time"]),
+])  # fmt: skip
 def test_g04_g09_g23_what_cannot_be_read_ends_in_one_line(read, text, argument, words):
     refuses(lambda: read(text), *words, argument=argument)
 

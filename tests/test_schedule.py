@@ -80,17 +80,12 @@ def test_purge_and_embargo_are_the_hold_and_a_short_rest_belongs_to_the_segment_
 
 @pytest.mark.parametrize(("changes", "told"), [
     ({"start": "2024-03-01"}, "train=60 and validation=30 before the start on 2024-03-01"),
-    ({"train": "4y"}, "train=4y"),
-    ({"train": "long"}, "train is 'long'"),
-    ({"validation": 0}, "validation is 0"),
-    ({"test": 1.5}, "test is 1.5"),
-    ({"hold": 0}, "hold is 0"),
-    ({"test": 3, "hold": 8}, "test=3"),
+    ({"train": "4y"}, "train=4y"), ({"train": "long"}, "train is 'long'"), ({"validation": 0}, "validation is 0"),
+    ({"test": 1.5}, "test is 1.5"), ({"hold": 0}, "hold is 0"), ({"test": 3, "hold": 8}, "test=3"),
     ({"validation": 12, "hold": 8}, "validation window before 2024-07-01 has 3 bars"),
     ({"train": 10, "hold": 8}, "training window before 2024-07-01 has 1 bars"),
     ({"purge": 60}, "training window before 2024-07-01 has 0 bars"),
-    ({"purge": 1}, "purge is 1"),
-    ({"end": "2024-07-02"}, "from 2024-07-01 on have 1 bars"),
+    ({"purge": 1}, "purge is 1"), ({"end": "2024-07-02"}, "from 2024-07-01 on have 1 bars"),
 ])  # fmt: skip
 def test_windows_that_are_invalid_are_refused_in_one_line(changes, told):
     market = make_market(np.full((260, 1), 10.0), start="2024-01-01")
