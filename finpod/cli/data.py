@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,22 +24,7 @@ Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
 READING = {option: field for option, field in options.MARKET.items() if option != "market"}
-"""Options of the market for `import` and `check`."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Options for reading files."""
-
-    ticker: str | None = None
-    """Ticker for a file without tickers; by default the name of the file."""
-    day_first: bool | None = None
-    """How to read 03/04/2024 if no date in the file shows the order."""
-    decimal: str | None = None
-    """Decimal mark, '.' or ',', if no number in the file shows it."""
-
-
-FILES = options.fields_of("cli.data", "Reading")
+"""Options of the market for commands that have its path as an argument."""
 
 
 @app.command()
@@ -88,7 +72,7 @@ def fetch(
 
 
 @app.command("import")
-@options.with_options(READING | FILES)
+@options.with_options(READING)
 def import_file(
     source: Annotated[str, Argument(metavar="PATH", help="A parquet or CSV file, or a folder of them.")],
     name: Name = None,
@@ -104,17 +88,17 @@ def import_file(
     """
     target = _target(name or Path(source).stem, overwrite)
     with console.progress(f"reading {source}"):
-        market = options.load(values, source, allow_missing=allow_missing, **options.values_of(FILES, values))
+        market = options.load(values, source, allow_missing=allow_missing)
     _keep(market, target, overwrite, as_json)
 
 
 @app.command()
-@options.with_options(READING | FILES)
+@options.with_options(READING)
 def check(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Load a market and print its source, its repairs and its unchanged anomalies. --json lists more repairs."""
     from finpod.market.long_bars import check_lines
 
-    loaded = options.load(values, options.market_path(market), **options.values_of(FILES, values))
+    loaded = options.load(values, options.market_path(market))
     facts = {**_summary(loaded), **loaded.manifest}
     if as_json:
         console.show_json(facts)
@@ -127,7 +111,7 @@ def check(market: Source = "sample", as_json: options.AsJson = False, **values: 
 
 
 @app.command()
-@options.with_options(options.only(options.MARKET, "members", "renames", "benchmark", "calendar", "periods_per_year"))
+@options.with_options(READING)
 def show(market: Source = "sample", as_json: options.AsJson = False, **values: Any) -> None:
     """Print the sessions and columns of a market. For each asset, print its first and last bar, its number of bars,
     and the number of rows (one per day, or per bar if intraday) at which it is a member."""

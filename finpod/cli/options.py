@@ -144,8 +144,14 @@ class Market:
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
     """Assets on each date: CSV or index (nasdaq100, sp500, dow30, csi300, csi500); default: all. Not for snapshots."""
+    ticker: str | None = None
+    """Ticker for a file without tickers; by default the name of the file."""
     ticker_column: str | None = None
     """Name of the column of tickers, if finpod does not recognise it."""
+    day_first: bool | None = None
+    """How to read 03/04/2024 if no date in the file shows the order."""
+    decimal: str | None = None
+    """Decimal mark, '.' or ',', if no number in the file shows it."""
     renames: str | None = None
     """Renamed tickers: CSV with the columns old, new and, optionally, date."""
     extra: list[str] | None = None
