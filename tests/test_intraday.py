@@ -78,7 +78,7 @@ def test_intraday_files_keep_their_times(tmp_path):
 
 
 @pytest.mark.parametrize(("calendar", "zone"), [
-    ("XTKS", "Asia/Tokyo"), ("XHKG", "Asia/Hong_Kong"), (None, "America/New_York"),
+    ("XTKS", "Asia/Tokyo"), ("XHKG", "Asia/Hong_Kong"), (None, "Etc/UTC"),
 ])  # fmt: skip
 def test_times_with_an_offset_become_those_of_the_exchange(calendar, zone):
     local = pd.DatetimeIndex([f"2024-01-{day}T{hour}:30" for day in ("09", "10") for hour in (10, 11, 13, 14)])
@@ -104,8 +104,9 @@ def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
 def test_intraday_times_of_another_clock_are_refused():
     frame = pd.DataFrame({"date": intraday_market(8, 7).dates, "ticker": "A", "close": 5.0})  # from 09:30 to 15:30
     assert len(load_market(frame, benchmark=None).dates) > 0
-    moved = frame.assign(date=frame["date"] + pd.Timedelta("5h"))
-    refused("2024-01-01T14:30", load_market, moved, benchmark=None, error=DataError)
+    for hours, first in ((5, "2024-01-02T16:30"), (-1, "2024-01-02T08:30")):  # of London and of Chicago
+        moved = frame.assign(date=frame["date"] + pd.Timedelta(hours=hours))
+        refused(first, load_market, moved, benchmark=None, error=DataError)
 
 
 def test_a_late_gap_or_a_missing_session_is_told_by_sessions():

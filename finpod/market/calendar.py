@@ -11,7 +11,7 @@ import pandas as pd
 from finpod.errors import InputError, first_line
 from finpod.measures import Array
 
-NEW_YORK = ZoneInfo("America/New_York")
+NEW_YORK, UTC = ZoneInfo("America/New_York"), ZoneInfo("UTC")
 GRACE = np.timedelta64(15, "m")
 """Time from the close of a session until its bar counts as finished."""
 
@@ -76,7 +76,7 @@ class Timeline:
         self._sessions = dates.astype("datetime64[D]")
         self._ends = (self._sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")
         self._bars = dates if (dates != self._sessions).any() else None  # of intraday markets
-        self.zone = None if self._bars is None else NEW_YORK
+        self.zone = None if self._bars is None else UTC
         if calendar is not None:
             exchange = sessions_of(calendar, dates[0], dates[-1])
             self.zone = exchange.zone

@@ -26,8 +26,8 @@ NO_BENCHMARK = "none"
 """Value of `MarketData.benchmark` for a market without a benchmark."""
 NO_CALENDAR = "the dates of the file"
 """Value of `calendar` in the manifest if every date counts as a session."""
-LATE_START = np.timedelta64(12, "h")
-"""If the first bar of a day begins this long after midnight or later, the times may be of another time zone."""
+UNCOVERED = np.timedelta64(1, "h")
+"""If no bar of a session is this near to its open or to its close, the times may be of another time zone."""
 ODD_DATES = 0.05
 """If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
@@ -180,17 +180,19 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if most days begin at noon or later and many bars are outside, as with times of another time zone.
+    Raises DataError if many bars are outside, and most sessions lack bars near their open or close, as with times of
+    another time zone.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
-    first = stamps[np.unique(days, return_index=True)[1]]  # bars are sorted by date
-    late = first - first.astype("datetime64[D]") >= LATE_START
-    if late.mean() > 0.5 and outside.mean() > ODD_DATES:
-        raise DataError(
-            f"{name}: {outside.sum():,} bars are outside the trading hours of {calendar}, and days begin late, such as "
-            f"at {first[late][0]!s:.16}; give times in the exchange's zone or with UTC offsets, or another calendar="
-        )
+    if outside.mean() > ODD_DATES:
+        away = pd.DataFrame({"from open": stamps - opens, "to close": closes - stamps})[~outside]
+        if outside.all() or (away.groupby(days[~outside]).min() > UNCOVERED).any(axis=1).mean() > 0.5:
+            raise DataError(
+                f"{name}: {outside.sum():,} bars, such as at {stamps[outside][0]!s:.16}, are outside the trading hours of "
+                f"{calendar}, and most sessions lack bars near their open or close; give times in the exchange's zone or "
+                "with UTC offsets, or another calendar="
+            )
     return outside
 
 

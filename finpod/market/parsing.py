@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.calendar import NEW_YORK, offset_text, sessions_of
+from finpod.market.calendar import UTC, offset_text, sessions_of
 from finpod.measures import Array
 
 _NO_TICKER = ("", "nan", "NaN", "None", "none", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT")
@@ -178,14 +178,14 @@ def parse_dates(
 ) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    Intraday stamps with a UTC offset become times of the exchange `calendar`, or of New York if it is None. Their set
+    Intraday stamps with a UTC offset become times of the exchange `calendar`, or UTC if it is None. Their set
     of offsets is empty. Other stamps become days. Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
     if is_intraday(stamps.clock):
-        zone = NEW_YORK if calendar is None else sessions_of(calendar, stamps.clock[0], stamps.clock[0]).zone
+        zone = UTC if calendar is None else sessions_of(calendar, stamps.clock[0], stamps.clock[0]).zone
         return stamps.on_clock(zone), set(), f"intraday bars with {zone.key.split('/')[-1].replace('_', ' ')} times"
     offsets = np.unique((stamps.clock - stamps.utc)[~np.isnat(stamps.utc)])
     days = stamps.clock.astype("datetime64[D]").astype("datetime64[ns]")
