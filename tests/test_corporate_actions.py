@@ -82,6 +82,12 @@ def test_a_split_applied_to_a_part_of_the_history_is_applied_to_the_rest(begin):
     assert repairs(market) == {HALF: 5 - begin}
 
 
+def test_a_split_of_3_to_2_on_the_wrong_day_is_reported():
+    right = walk(50.0)
+    for day, kinds in ((5, []), (6, ["splits that may be listed on the wrong day"])):
+        assert [*suspicions(alone(with_splits(np.where(rows < 5, right * 1.5, right), {day: 1.5})))] == kinds
+
+
 def test_a_crash_is_not_a_split():
     """Down 60 %; and down by half, with a split weeks or months later that the prices contain."""
     crash = np.r_[np.full(50, 100.0), np.full(200, 40.0)] + np.arange(250) % 2 / 100

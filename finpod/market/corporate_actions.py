@@ -112,6 +112,11 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
         )
 
     log.report("splits that may be in the prices already", bars, doubtful, two_readings)
+    for row in np.flatnonzero((np.abs(ratio) > 2 * SAME) & ~as_traded & ~repaired).tolist():
+        near = move[max(row - NEAR, bars.start[row] + 1) : min(row + NEAR + 1, bars.stop[row])]
+        if (np.abs(near + ratio[row]) < SAME).any():
+            text = f"a split of {split[row]:g} is listed; the closes jump by its size on another day nearby"
+            log.suspect("splits that may be listed on the wrong day", *bars.places(slice(row, row + 1)), [text])
     return bars, Splits(ratio * lacking - ratio * twice, ratio * as_traded, ratio * ~as_traded)
 
 
