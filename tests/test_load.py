@@ -175,10 +175,14 @@ def frame(*tickers, calendar="XNYS", first=SPAN[0], last=SPAN[1]):
     return pd.concat([pd.DataFrame({"date": sessions, "ticker": ticker, "close": 10.0}) for ticker in tickers])
 
 
-@pytest.mark.parametrize("form", ["plain", "spreadsheet"])
+@pytest.mark.parametrize("form", ["plain", "spreadsheet", "tabs", "parquet"])
 def test_b06_universe_is_that_of_the_day(members, form):
     text = HEAD + "X,2020-01-02,2020-07-01\nY,2020-07-01,\n"
     path = members("\ufeff" + text.title().replace(",", ";").replace("\n", "\r\n") if form == "spreadsheet" else text)
+    if form == "tabs":
+        path = members(text.replace("-", "/").replace(",", "\t"))
+    elif form == "parquet":
+        pd.read_csv(path, parse_dates=["from"]).to_parquet(path := path.with_suffix(".parquet"))
     dates = pd.bdate_range("2020-06-29", "2020-07-02")
     bars = pd.concat([pd.DataFrame({"date": dates, "ticker": name, "close": 10.0}) for name in ("X", "Y", "QQQ")])
     market = load_market(bars, members=path)
@@ -201,7 +205,7 @@ def test_spells_may_repeat_overlap_and_lie_outside(members):
 @pytest.mark.parametrize(("text", "value"), [
     ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
     (HEAD, r"members\.csv"),
-    (HEAD + "A,,2020-01-01\n", "'from' of A is ''"),
+    (HEAD + "A,,2020-01-01\n", "'from' of A is blank"),
     (HEAD + "A,2020-01-02,2020-01-02\n", "of A \\(2020-01-02\\)"),
 ])  # fmt: skip
 def test_unusable_membership_files(members, text, value):

@@ -51,6 +51,7 @@ def test_times_of_intraday_bars_are_those_of_new_york(text):
 @pytest.mark.parametrize(("text", "day_first", "expected"), [
     (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
     (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),
+    (["03/04/24", "30/04/68"], None, ["2024-04-03", "2068-04-30"]),
     (["12/8/2017 16:00:00", "12/11/2017 16:00:00"], False, ["2017-12-08", "2017-12-11"]),
 ])  # fmt: skip
 def test_day_or_month_first_is_decided_by_the_whole_column(text, day_first, expected):
@@ -68,6 +69,7 @@ def test_day_or_month_first_is_decided_by_the_whole_column(text, day_first, expe
     (["2024-01-02 16:00 EST"], None, "'2024-01-02 16:00 EST'"),
     (pd.DatetimeIndex(["2024-01-02", None]), None, "row 2"),
     (["03/04/2024", "05/06/2024"], None, "'03/04/2024'"),
+    (["24/01/30", "24/01/31"], None, "'24/01/30'"),
     (["13/04/2024", "05/16/2024"], None, "'05/16/2024'"),
     (["03/04/2024", "03/13/2024"], True, "'03/13/2024'"),
 ])  # fmt: skip
@@ -80,12 +82,15 @@ def test_numbers_and_volumes_in_thousands_and_millions():
         refuses(lambda text=text: parse_numbers(pd.Series(["1.5", text]), "close", "a file"), repr(text))
     text = pd.Series(["1.5M", "12K", "1,234", "-", "2.25B", "N/A", None])
     assert_array_equal(parse_numbers(text, "volume", "a file"), [1.5e6, 12e3, 1234, np.nan, 2.25e9, np.nan, np.nan])
+    assert_array_equal(parse_numbers(pd.Series(["4:1", "1/2", "0,5"]), "split", "a file", ","), [4, 0.5, 0.5])
 
 
 @pytest.mark.parametrize(("prices", "volumes", "mark"), [
     (["12,34", "1.234,50"], ["1.234.567"], ","),
     (["1.234"], ["12,345"], "."),
-    (["12.345", "13"], ["100"], "."),
+    (["0.345", "13"], ["100"], "."),
+    (["999", "1.040"], ["12.345"], ","),
+    (["1234,567"], [], ","),
     (["1\u00a0234,567", "1\u00a0234,5"], [], ","),
     (["1.0e+01"], ["1,234"], "."),
     ([None, "null"], ["1,5M"], ","),
@@ -96,9 +101,10 @@ def test_the_decimal_mark_is_what_all_numbers_show(prices, volumes, mark):
 
 
 def test_a_decimal_mark_that_stays_open_must_be_said():
-    columns = [("close", pd.Series(["1,234", "2,345"]))]
-    refuses(lambda: decimal_mark(columns, None, "a file"), "'1,234'", argument="decimal")
-    assert decimal_mark(columns, ",", "a file") == ","
+    for text in ("1,234", "1.234"):
+        columns = [("close", pd.Series(["999", text]))]
+        refuses(lambda columns=columns: decimal_mark(columns, None, "a file"), repr(text), argument="decimal")
+        assert decimal_mark(columns, ",", "a file") == ","
 
 
 @pytest.mark.parametrize("label", ["../etc/passwd", "A/B/C", "$(reboot)", "A;B", "A B", "-A", "Ä"])

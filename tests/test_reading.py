@@ -42,6 +42,11 @@ def test_g01_a_first_row_without_values_is_no_header(tmp_path, word):
     assert not np.isfinite(bars["AAA"][0])
 
 
+def test_a_file_in_the_encoding_of_western_windows_keeps_its_opens(read):
+    bars = read("Datum;Er\udcf6ffnung;Schlusskurs\n2024-01-02;10;10,5\n")
+    assert bars[["open", "close"]].to_numpy().tolist() == [[10, 10.5]]
+
+
 @pytest.mark.parametrize(
     ("lines", "close"),
     [
@@ -143,7 +148,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     ("Apple, Inc.\nDay,Close\n2024-01-02,1,1\n", None, ["Expected 2 columns", "delete titles above its header"]),
     (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
     (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
-    ("date,name,close\n2024-01-02,Nestl\udce9,1\n", None, ["save it as UTF-8"]),
+    ("date,name,close\n2024-01-02,Nestl\udc81,1\n", None, ["save it as UTF-8"]),
     ("Date,Time,Close\n2024-01-02,10:30,1\n2024-01-02,11:30,2\n", None, ["join the dates and Time"]),
 ])  # fmt: skip
 def test_g04_g09_g23_what_cannot_be_read_ends_in_one_line(read, text, argument, words):

@@ -94,11 +94,11 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
 
 def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
     """Return a table with `date`, `ticker` and `known_at` (if the source has them), and float64 columns of values."""
-    frame = read_table(source) if isinstance(source, Path) else source
+    frame = read_table(source, decimal=decimal) if isinstance(source, Path) else source
     keys, values = _columns(frame, label)
     mark = decimal_mark([("", column.values) for column in values], decimal, label)
-    if mark == "," and isinstance(source, Path):  # read the text again: commas are decimal marks
-        keys, values = _columns(read_table(source, decimal=","), label)
+    if decimal is None and isinstance(source, Path):
+        keys, values = _columns(read_table(source, decimal=mark), label)
     table, names = pd.DataFrame(keys), [column.label for column in values]
     if table.empty:
         raise DataError(f"{label} has no rows; check how it was made")

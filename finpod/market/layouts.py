@@ -163,16 +163,9 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels have both a field and a ticker, if either part of a label may be the field, as
-    in close_OPEN, and if a table without such labels is not clearly wide.
+    Raises DataError if only some labels have both a field and a ticker, and if a table without such labels is not
+    clearly wide.
     """
-    for column in columns:
-        one, *rest = re.split(_MARKS, column.label, maxsplit=1)
-        fields = [field_of(part) for part in (one, *rest)]
-        if not column.known and rest and None not in fields and "close" in fields:
-            way_out = "give the table two columns, 'ticker' and 'close'"
-            label = f"{name}: its column {column.label}"
-            raise _ambiguous(label, f"the {one} of {rest[0]}", f"the {rest[0]} of {one}", way_out)
     parts = [_split_label(column.label) for column in columns]
     closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
     if closes and None in parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -74,16 +74,6 @@ def is_ticker(label: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}", label) is not None
 
 
-def check_tickers(labels: Iterable[str], name: str) -> None:
-    """Raise DataError for the first label that is not a valid ticker, such as one with a slash or a shell character."""
-    for label in labels:
-        if not is_ticker(label):
-            raise DataError(
-                f"{name}: {label!r} cannot be a ticker; use up to 32 letters, digits and . - ^ = _, beginning with "
-                "a letter, a digit or ^"
-            )
-
-
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
     """Return (tickers, changed): normalised tickers [rows], categories sorted, and label -> ticker for changed labels.
 
@@ -95,7 +85,9 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
     if missing.any():
         raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every row must have its ticker")
     spelling = {label: normal_ticker(label) for label in labels}
-    check_tickers([label for label, spelled in spelling.items() if not is_ticker(spelled)], name)
+    if wrong := [label for label, spelled in spelling.items() if not is_ticker(spelled)]:
+        allowed = "use up to 32 letters, digits and . - ^ = _, beginning with a letter, a digit or ^"
+        raise DataError(f"{name}: {wrong[0]!r} cannot be a ticker; {allowed}")
     order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
     tickers = pd.Categorical.from_codes(position[codes], pd.Index(order, dtype=object))
     return tickers, {label: spelled for label, spelled in sorted(spelling.items()) if label != spelled}
@@ -105,8 +97,9 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
     """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else the one the texts show.
 
     A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
-    two, four or more digits follow, or an exponent or a letter such as K. Other commas in volumes separate thousands.
-    Raises DataError if the texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
+    two, four or more digits follow, or an exponent or a letter such as K, or if the number begins with the mark, with a
+    single 0, or with four digits. Other marks in volumes separate thousands. Raises DataError if the texts do not
+    decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -117,14 +110,16 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
         text = column[column.map(lambda value: isinstance(value, str))].astype(str)
         text = text.str.replace(f"[{_CURRENCY}]|{_SPACES}", "", regex=True)
         text = text[text.str.contains(r"\d.*[.,]|[.,]\d", regex=True)]
-        if text.str.contains(r"\..*,|\..*\.|,\d{1,2}$|,\d{4,}$|,\d*[eEKMBT]").any():
-            return ","
-        if text.str.contains(r",.*[.,]|\.\d{1,2}$|\.\d{4,}$|\.\d*[eEKMBT]").any() or (field == "volume" and len(text)):
-            return "."
-        unsure = unsure or next((value for value in text[:1] if "," in value), None)
+        for mark, other in (",.", ".,"):
+            shows = rf"[{other}].*[.,]|[{mark}](?:\d{{1,2}}$|\d{{4,}}$|\d*[eEKMBT])|^[-+]?(?:0?|\d{{4,}})[{mark}]"
+            if text.str.contains(shows).any():
+                return mark
+        if field == "volume" and len(text):
+            return "." if "," in text.iloc[0] else ","
+        unsure = unsure or next(iter(text), None)
     if unsure is not None:
-        text = f"{name}: {unsure!r} may have a comma for thousands or a decimal comma; give decimal='.' or decimal=','"
-        raise DataError(text, argument="decimal")
+        way_out = "give decimal='.' or decimal=','"
+        raise DataError(f"{name}: {unsure!r} may have a mark for thousands or for decimals; {way_out}", "decimal")
     return decimal or "."
 
 
@@ -132,7 +127,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
     Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an
-    apostrophe, or the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T.
+    apostrophe, or the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T. A split may be 4:1.
     """
     if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -141,6 +136,9 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     bare = text.str.replace(_SPACES, " ", regex=True).str.replace("’", "'", regex=False)
     bare = bare.str.replace(rf"^([-+]?) ?[{_CURRENCY}] ?| ?[{_CURRENCY}]$", r"\1", regex=True)
     scale: Array | float = 1.0
+    if field == "split":
+        ratio = bare.str.extract(r"^(\d+)[:/]([1-9]\d*)$").astype(float)
+        bare = bare.mask(ratio[0].notna(), (ratio[0] / ratio[1]).astype(str).str.replace(".", decimal))
     if field == "volume":
         scale = bare.str[-1:].str.upper().map(_SCALES).fillna(1.0).to_numpy(dtype=np.float64)
         bare = bare.str.replace(r" ?[KMBTkmbt]$", "", regex=True)
@@ -196,7 +194,7 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
-    03/04/2024 is in March or April; if they do not decide it, `day_first` must be given. A pandas Period becomes its
+    03/04/2024 is in March or April, 24/01/31 in 2024 or 2031; else, `day_first` must be given. A pandas Period is its
     last day, or its start if it is shorter. Raises DataError for the first value that is no date from 1700 to 2200.
     """
     if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day
@@ -254,10 +252,12 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""
     if "one" in parts:
-        one, two = (pd.to_numeric(parts[part]) for part in ("one", "two"))
-        if day_first is None and not (one.gt(12) | two.gt(12)).any():
-            either = f"{name}: every date, such as {first.iloc[0]!r}, may have the day first or the month first"
-            raise DataError(f"{either}; give day_first=True or day_first=False", argument="day_first")
+        one, two, last = (pd.to_numeric(parts[part]) for part in ("one", "two", "year"))
+        years = one.le(pd.Timestamp.now().year % 100) | one.ge(69)
+        year_first = (years & two.le(12) & last.le(31) | text.isna()).all()  # 24/01/31
+        if day_first is None and (year_first or not (one.gt(12) | two.gt(12)).any()):
+            several = f"{name}: {first.iloc[0]!r} and all other dates can be read in more than one order"
+            raise DataError(f"{several}; give day_first=True or day_first=False, or write YYYY-MM-DD", "day_first")
         day_first = bool(one.gt(12).any()) if day_first is None else day_first
         parts["day"], parts["month"] = (one, two) if day_first else (two, one)
         reading = f"dates read {'day' if day_first else 'month'} first, such as {first.iloc[0]}"

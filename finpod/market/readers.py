@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import io
 import re
 from collections.abc import Sequence
 from itertools import compress
@@ -24,12 +24,13 @@ _SEPARATORS = ",;\t|"
 _BLANK = sorted({form for text in BLANK for form in (text, text.upper(), text.title(), "NaN")})
 
 
-def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = None) -> pd.DataFrame:
+def read_table(source: Path, *, decimal: str | None = None, ticker_column: str | None = None) -> pd.DataFrame:
     """Return one parquet or CSV file as a frame. A parquet file keeps its row index. Tickers in a CSV stay text.
 
     A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles.
-    Its header may have two levels: fields and tickers, in any order. Raises InputError for other kinds of files, and
-    DataError for unreadable files.
+    Its header may have two levels: fields and tickers, in any order. `decimal` is the decimal mark of its numbers. If
+    it is None, numbers with a comma stay text, and so do numbers with a dot unless commas separate the columns. Raises
+    InputError for other kinds of files, and DataError for unreadable files.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
@@ -43,56 +44,50 @@ def read_table(source: Path, *, decimal: str = ".", ticker_column: str | None = 
             return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         notes = "delete titles above its header and notes below its bars, and save it as UTF-8"
-        way_out = notes if kind == ".csv" and isinstance(error, pa.ArrowInvalid) else "fetch or export it again"
+        is_text = kind == ".csv" and isinstance(error, (pa.ArrowInvalid, UnicodeError))
+        way_out = notes if is_text else "fetch or export it again"
         raise DataError(f"{source.name} cannot be read ({first_line(error)}); {way_out}") from error
 
 
-def read_text_table(source: Path, columns: Sequence[str], kind: str, entry: str, *, argument: str) -> pd.DataFrame:
-    """Return a CSV, separated by commas or semicolons, as stripped text ("" for empty cells) with lower-case labels.
+def read_columns(source: Path, columns: Sequence[str], kind: str, *, argument: str) -> pd.DataFrame:
+    """Return a file that has all of `columns` (see `read_table`), with labels in lower case.
 
-    `kind` and `entry` are the words for the file and for one of its rows in errors about `argument`. Raises InputError
-    for a missing file and DataError for a file that is not a CSV, lacks one of `columns` or has no row.
+    `kind` is the word for the file in errors about `argument`. Raises InputError for a missing file and DataError for a
+    file that lacks one of the columns or has no row.
     """
-    needed = ", ".join(columns)
+    needed = f"give a CSV with the columns {', '.join(columns)}"
     if not source.is_file():
-        raise InputError(f"there is no {kind} {source}; give a CSV with the columns {needed}", argument=argument)
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-        head = text.partition("\n")[0]
-        separator = ";" if head.count(";") > head.count(",") else ","
-        table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, sep=separator)
-    except ValueError as error:
-        raise DataError(f"{source.name} is not a CSV ({first_line(error)}); it needs the columns {needed}") from error
-    table = table.fillna("").apply(lambda column: column.str.strip())
-    table.columns = table.columns.str.strip().str.lower()
+        raise InputError(f"there is no {kind} {source}; {needed}", argument=argument)
+    table = read_table(source)
+    table.columns = table.columns.map(lambda label: str(label).strip().lower())
     missing = [label for label in columns if label not in table]
     if missing or table.empty:
-        fault = f"has no column {missing[0]!r}" if missing else f"has no {entry}"
-        raise DataError(f"{source.name} {fault}; a {kind} has the columns {needed}")
+        fault = f"column {missing[0]!r}" if missing else "row below its header"
+        raise DataError(f"{source.name} has no {fault}; {needed}")
     return table
 
 
-def _read_csv(source: Path, decimal: str, ticker_column: str | None) -> pd.DataFrame:
+def _read_csv(source: Path, decimal: str | None, ticker_column: str | None) -> pd.DataFrame:
     """Return a CSV as a frame. Columns of numbers (and words for missing values) become numeric. Tickers stay text."""
-    lines = _first_lines(source)
+    encoding, lines = _first_lines(source)
     separator = next((max(_SEPARATORS, key=line.count) for _, line in lines if set(line) & set(_SEPARATORS)), ",")
     rows = [[cell.strip() for cell in next(csv.reader([line], delimiter=separator))] for _, line in lines]
     labels, levels, end = _header_of(rows)
     first = lines[end][0] if end < len(lines) else lines[-1][0] + 1
     names = [str(at) for at in range(len(labels))]
     # columns that stay text: dates, and possible tickers, which may have leading zeros
-    texts = (*TICKERS, *DESCRIPTIONS, "date", "datetime", "timestamp", word(ticker_column))
+    texts = (*TICKERS, *DESCRIPTIONS, "old", "new", "date", "datetime", "timestamp", word(ticker_column))
     stay_text = [levels is None and (is_unnamed(label) or word(label) in texts) for label in labels]
     table = arrow_csv.read_csv(
         source,
-        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=first),
+        read_options=arrow_csv.ReadOptions(column_names=names, skip_rows=first, encoding=encoding),
         parse_options=arrow_csv.ParseOptions(delimiter=separator),
         convert_options=arrow_csv.ConvertOptions(
             null_values=_BLANK,
             true_values=[],
             false_values=[],
             timestamp_parsers=["none"],  # to keep the UTC offset
-            decimal_point=decimal,
+            decimal_point=decimal if decimal in (".", ",") else "." if separator == "," else "_",
             column_types=dict.fromkeys(compress(names, stay_text), pa.dictionary(pa.int32(), pa.string())),
         ),
     )
@@ -155,16 +150,24 @@ def _without_number(label: str) -> str:
     return bare if field_of(bare) else label
 
 
-def _first_lines(source: Path) -> list[tuple[int, str]]:
-    """Return the first 40 lines that are not blank, with their numbers. Raises ValueError if the file is no text."""
+def _first_lines(source: Path) -> tuple[str, list[tuple[int, str]]]:
+    """Return the encoding (UTF-8, or else Windows-1252), and the first 40 lines that are not blank, with their numbers.
+
+    Raises ValueError if the file is no text.
+    """
     with source.open("rb") as stream:
         head = stream.read(1 << 16)
     if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("it is not text in UTF-8")
-    text = head.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    encoding = "utf-8"
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        text, encoding = head.decode("cp1252", errors="replace"), "cp1252"
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     lines = [(at, line) for at, line in enumerate(text.split("\n")) if line.strip()]
     if not lines:
         raise ValueError("it is empty")
     if lines[0][1].lstrip().lower().startswith(("<!doctype", "<html", "<?xml", "{", "[{")):
         raise ValueError("it is HTML or JSON, not a table")
-    return lines[:40]
+    return encoding, lines[:40]

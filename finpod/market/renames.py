@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.data import as_date
 from finpod.market.long_bars import RepairLog
-from finpod.market.parsing import check_tickers, normal_ticker
-from finpod.market.readers import read_text_table
+from finpod.market.parsing import parse_stamps, parse_tickers
+from finpod.market.readers import read_columns
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
@@ -49,7 +48,7 @@ def bundled_renames() -> tuple[Rename, ...]:
 
 
 def read_renames(renames: Renames) -> list[Rename]:
-    """Return the renames of a mapping {old: new}, or of a CSV with columns old, new and optionally date (YYYY-MM-DD).
+    """Return the renames of a mapping {old: new}, or of a file with columns old, new and optionally date.
 
     The date is the first day under the new symbol. Raises InputError for a missing file and for a value that is neither
     a mapping nor a path, DataError for an invalid file or symbol.
@@ -57,25 +56,19 @@ def read_renames(renames: Renames) -> list[Rename]:
     if renames is None:
         return []
     if isinstance(renames, Mapping):
-        name, rows = "renames", [(str(old), str(new), "") for old, new in renames.items()]
+        name, table = "renames", pd.DataFrame({"old": list(renames), "new": list(renames.values())})
     elif isinstance(renames, (str, PathLike)):
         name = Path(renames).name
-        table = read_text_table(Path(renames), ("old", "new"), "file of renames", "rename", argument="renames")
-        rows = list(table.reindex(columns=["old", "new", "date"], fill_value="").itertuples(index=False, name=None))
+        table = read_columns(Path(renames), ("old", "new"), "file of renames", argument="renames")
     else:
         raise InputError(
             f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}} or a CSV with columns old and new",
             argument="renames",
         )
-    try:
-        rules = [
-            Rename(normal_ticker(old), normal_ticker(new), as_date(day) if day else None) for old, new, day in rows
-        ]
-    except InputError as error:
-        raise DataError(f"{name}: {error}") from error
-    check_tickers([symbol for rule in rules for symbol in rule[:2]], name)
-    symbols = [rule.old for rule in rules]
-    if twice := [symbol for symbol in symbols if symbols.count(symbol) > 1]:
+    symbols = [list(parse_tickers(table[column], name)[0]) for column in ("old", "new")]
+    days = parse_stamps(table["date"], name).clock if "date" in table else np.full(len(table), np.datetime64("NaT"))
+    rules = [Rename(old, new, None if np.isnat(day) else day) for old, new, day in zip(*symbols, days, strict=True)]
+    if twice := [symbol for symbol in symbols[0] if symbols[0].count(symbol) > 1]:
         raise DataError(f"{name} has two entries for {twice[0]}; keep one")
     return rules
 

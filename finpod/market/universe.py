@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError, did_you_mean
-from finpod.market.parsing import check_tickers, normal_ticker
-from finpod.market.readers import read_text_table
+from finpod.market.parsing import normal_ticker, parse_stamps, parse_tickers
+from finpod.market.readers import read_columns
 from finpod.market.renames import Rename, bundled_renames
 from finpod.measures import Array
 
@@ -166,21 +166,20 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
 
 
 def read_members(path: str | PathLike[str]) -> Membership:
-    """Return the membership of a CSV with the columns ticker, from, to_exclusive, separated by commas or semicolons.
+    """Return the membership of a CSV or parquet file with the columns ticker, from and to_exclusive.
 
-    Tickers may have any spelling. Raises InputError for a missing file and DataError for invalid content.
+    Tickers and dates may have any spelling. Raises InputError for a missing file and DataError for invalid content.
     """
     source = Path(path)
-    table = read_text_table(source, COLUMNS, "membership file", "member", argument="members")
-    days = {}
+    table = read_columns(source, COLUMNS, "membership file", argument="members")
+    table = table.assign(ticker=parse_tickers(table["ticker"], source.name)[0].astype(object))
     for column in COLUMNS[1:]:
-        days[column] = pd.to_datetime(table[column].mask(table[column] == ""), format="%Y-%m-%d", errors="coerce")
-        invalid = table[days[column].isna() & ((table[column] != "") | (column == "from"))]
-        if len(invalid):
-            ticker, text = invalid[["ticker", column]].iloc[0]
-            raise DataError(f"{source.name}: {column!r} of {ticker} is {text!r}; write dates as YYYY-MM-DD")
-    membership = _membership(table.assign(**days), f"point-in-time membership from {source.name}")
-    check_tickers(membership.tickers, source.name)
+        table[column] = parse_stamps(table[column], f"{source.name}, column {column!r}").clock
+    if len(blank := table[table["from"].isna()]):
+        raise DataError(
+            f"{source.name}: 'from' of {blank['ticker'].iloc[0]} is blank; give the first day of each spell"
+        )
+    membership = _membership(table, f"point-in-time membership from {source.name}")
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from', {start!s:.10}")
@@ -191,9 +190,8 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """Return a membership at all times (survivorship bias). Raises InputError if empty, DataError for a bad ticker."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
-    symbols = list(dict.fromkeys(normal_ticker(ticker) for ticker in tickers))
-    check_tickers(symbols, "the list of tickers")
-    spells = pd.DataFrame({"ticker": symbols, "from": _START, "to_exclusive": _OPEN})
+    symbols, _ = parse_tickers(pd.Series(list(tickers), dtype=object), "the list of tickers")
+    spells = pd.DataFrame({"ticker": symbols.astype(object), "from": _START, "to_exclusive": _OPEN})
     return _membership(spells, sentence, survivorship=True)
 
 
