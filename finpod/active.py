@@ -68,7 +68,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return 'rank_correlation' over the assets with a target weight in either portfolio and a price at both fills."""
+    """Return the mean rank correlation of assets that either portfolio targets, with a price at this and the next fill."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:

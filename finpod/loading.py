@@ -133,7 +133,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the error as 'line 3: NameError: ...'. The line is the last one of the file `path` in the traceback."""
+    """Return the error as 'line 3: NameError: ...'. The line is that of the last traceback entry in the file `path`."""
     lines = str(error).strip().splitlines()
     reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

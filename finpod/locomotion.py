@@ -61,7 +61,7 @@ class LocomotionTask(Task):
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
-        """Return the score of 20 deterministic episodes: mean, standard deviation and minimum return; mean length."""
+        """Return the score of 20 deterministic episodes: mean, deviation and minimum of the return; mean length."""
         returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
         figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
         figures["mean_length"] = lengths.double().mean()

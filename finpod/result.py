@@ -81,7 +81,7 @@ class BacktestResult:
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the variants: strategies of the same training, see `variant_kind`."""
     variant_kind: str = ""
-    """What a variant has: "seed" for all agents of one seed, "member" for one agent; empty if nothing was trained."""
+    """Kind of the variants: "seed" (each has all agents of a seed), "member" (each has one agent), "" (untrained)."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the single agents of an ensemble. The best agent on validation is first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)

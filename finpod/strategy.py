@@ -226,7 +226,7 @@ class Strategy:
     variants: Sequence[Strategy] = ()
     """Strategies of one training, for each seed or agent. A backtest also runs them, to show the effect of luck."""
     variant_kind: str = ""
-    """What a variant has: "seed" for all agents of one seed, "member" for one agent (if there was only one seed)."""
+    """Kind of the variants: "seed" (each has all agents of a seed) or "member" (each has one agent; if one seed)."""
     alone: Sequence[Strategy] = ()
     """Single agents of the strategy, the best on validation first. A backtest also runs them."""
 

@@ -72,8 +72,6 @@ def backtest(
         raise InputError(text, argument="market")
     if not isinstance(name, (str, type(None))):
         raise InputError(f"name is {name!r:.60}; pass a string", argument="name")
-    if not isinstance(costs, (Costs, type(None))):
-        raise InputError(f"costs is {costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast is True, but a Strategy decides bar by bar; omit the argument fast", argument="fast")
     check_rates(risk_free)
@@ -81,7 +79,7 @@ def backtest(
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     label = name or (who.name if who is strategy else "weights")
     terms = Terms(
-        costs=costs or Costs(),
+        costs=Costs() if costs is None else costs,
         cash=cash,
         whole_shares=whole_shares,
         delisting_return=delisting_return,

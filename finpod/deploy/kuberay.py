@@ -33,7 +33,7 @@ LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
 """Pattern of a URL with a user and a password."""
 LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 """Pattern of a DNS label (RFC 1123), required for most names in Kubernetes."""
-SECRET = LABEL, "at most 63 lower-case letters, digits and inner dashes"
+SECRET = LABEL, "at most 63 lower-case letters, digits and dashes, with no dash at an end"
 MEMORY = r"[1-9]\d*(\.\d+)?(Mi|Gi|Ti)", "a size such as 512Mi, 8Gi or 1Ti"
 SPAN = r"\d{1,6}:0*[1-9]\d{0,5}", "LEAST:MOST with MOST from 1 to 999999, such as 0:8"
 FORMS = {
@@ -42,7 +42,7 @@ FORMS = {
     "gpu_workers": SPAN,
     "claim": (
         rf"{LABEL}:(/(?!\.{{1,2}}(/|$))[^/\s:]+)+",
-        "NAME:/PATH, such as runs:/runs (NAME: a-z, digits, inner dashes; PATH: no space, colon, .. or final /)",
+        "NAME:/PATH, such as runs:/runs (NAME: a-z, digits, dashes between them; PATH: no space, colon, .. or final /)",
     ),
     "head_memory": MEMORY,
     "memory": MEMORY,
@@ -164,8 +164,8 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
 
 def _manifest(kind: str, name: str, cluster: Cluster, **settings: Any) -> str:
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > LONGEST[kind]:
-        hint = f"at most {LONGEST[kind]} lower-case letters, digits and inner dashes, with a letter first"
-        raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; give {hint}", argument="name")
+        hint = f"use at most {LONGEST[kind]} lower-case letters, digits and dashes, a letter first and no dash last"
+        raise InputError(f"name {name[:80]!r} cannot be used for a {kind}; {hint}", argument="name")
     scales = any(least < most for _, least, most, _ in cluster.workers)
     return _filled("kuberay.yaml.j2", kind=kind, name=name, cluster=cluster, scales=scales, **settings)
 

@@ -134,7 +134,7 @@ def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) ->
 
 
 def _eligible(path: Path, window: Window) -> Array:
-    """Return the number of members with a bar on the day of each decision that traded."""
+    """Return, for each decision that led to a trade, the number of members with a bar on its day."""
     among = (window.execution.member & window.execution.has_bar).numpy()
     return among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
 

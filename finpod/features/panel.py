@@ -215,7 +215,7 @@ def build_panel(
     dropped: dict[str, float] = {}
     if scaling is None:
         if fit is None:
-            raise InputError("fit and scaling are both missing; pass the training rows, fit=(first, stop), or scaling")
+            raise InputError("fit and scaling are both missing; pass scaling, or fit=(first, stop) with training rows")
         kinds = [_definition(feature, market).kind for feature in available]
         scaling = Scaling.fit(raw, member, *fit, names=names, kinds=kinds)
         bars = (member & tradable)[slice(*fit)]

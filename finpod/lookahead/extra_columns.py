@@ -1,4 +1,4 @@
-"""Finds extra columns (`extra=`) that correlate with the next session's return, as if dated one session too early."""
+"""Finds extra columns (`extra=`) dated perhaps a session too early: they correlate with the next session's return."""
 
 from __future__ import annotations
 

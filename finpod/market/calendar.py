@@ -44,9 +44,8 @@ def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Ses
         exchange = exchange_calendars.get_calendar(calendar, start=f"{start}-01-01", end=f"{stop}-12-31")
     except (ValueError, exchange_calendars.errors.CalendarError) as error:
         raise InputError(
-            f"the calendar {calendar!r} has no sessions from {start} to {stop} ({first_line(error)}); give a "
-            "calendar of exchange_calendars that covers these years, such as XNYS or XTKS; for a file, calendar=None "
-            "keeps every date",
+            f"the calendar {calendar!r} does not exist or does not cover {start} to {stop} ({first_line(error)}); give a "
+            "name in exchange_calendars, such as XNYS or XTKS, or calendar=None to keep all dates of a file",
             argument="calendar",
         ) from error
     dates = exchange.sessions.to_numpy().astype("datetime64[ns]")

@@ -257,7 +257,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
             raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import the data again") from error
     if market.content_hash != known:
         raise DataError(
-            f"snapshot {source} is damaged: its content does not have the hash {known:.12} of its manifest; fetch or "
+            f"snapshot {source} is damaged: its content does not match the hash {known:.12} in its manifest; fetch or "
             "import the data again"
         )
     return market

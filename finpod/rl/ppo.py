@@ -202,7 +202,7 @@ class PPO:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state with the step size of `config`. Raises CheckpointError for one of another device."""
+        """Continue from a state, with the learning rate of `config`. Raises CheckpointError if its device differs."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

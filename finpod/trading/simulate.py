@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import require_number
+from finpod.errors import InputError, require_number
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.trading.anchors import EQUAL, anchor_weights
@@ -38,6 +38,8 @@ class Terms:
     """Largest turnover (buys plus sells) of a decision, as a fraction of equity at the fill. None: no cap."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.costs, Costs):
+            raise InputError(f"costs is {self.costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
         if self.max_weight is not None:
             require_number("max_weight", self.max_weight, LOOSE, 1)
         if self.max_turnover is not None:
