@@ -98,7 +98,7 @@ class StockTask(Task):
         """Return features [T, N, F], mask [T, N] of members with a bar, and anchor [T, N] or None if it is not used."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
-        return Table(panel.features.to(device), (panel.member & panel.tradable).to(device), anchor)
+        return Table(panel.features.to(device), panel.among.to(device), anchor)
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> MarketEnv:
         """Return `num_envs` accounts that trade the training window with the settings `practice`."""
@@ -164,11 +164,10 @@ class StockTask(Task):
             if k % trading.hold:
                 return None
             mark = execution.mark[row]
-            price = (mark if execution.factor is None else mark / execution.factor[row]) * panel.tradable[row]
-            among = panel.member[row] & panel.tradable[row]
+            price = (mark if execution.factor is None else mark / execution.factor[row]) * execution.has_bar[row]
             state, equity = account_state(seen, mark), float(value(*seen, mark))
             anchor = self.anchor[row] if trading.around else None
-            return greedy_weights(policy, trading, panel.features[row], among, state, price, equity, anchor)
+            return greedy_weights(policy, trading, panel.features[row], panel.among[row], state, price, equity, anchor)
 
         return simulate(execution, *window, decide, trading)
 

@@ -216,7 +216,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     remarks = []
     if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
         remarks.append(f"features dropped because they are undefined on most training rows: {dropped}")
-    cap, members = task.trading.max_weight or 1.0, task.execution.member & task.execution.has_bar
+    cap, members = task.trading.max_weight or 1.0, task.execution.among
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:
         remarks.append(

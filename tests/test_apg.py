@@ -73,7 +73,7 @@ def test_the_gradient_is_that_of_central_differences(market, fill, action, smoot
 def test_the_gradient_passes_through_what_the_policy_sees(market):
     """The share that is kept acts through the account of the steps before; states are float32, so differences are coarse."""
     env, policy = env_of(market, costs=Costs(fee_bps=50)), ScorerPolicy(ScorerSpec(features=1))
-    table = Table(torch.linspace(-1, 1, 5)[:, None].expand(30, 5, 1), env.among(torch.arange(30)))
+    table = Table(torch.linspace(-1, 1, 5)[:, None].expand(30, 5, 1), env.execution.among)
     learner = APG(policy, table, 1, APGConfig(num_steps=10, smooth=0), torch.Generator())
     policy.out.weight.data.fill_(1.0)
 
@@ -185,7 +185,7 @@ def test_objectives_are_what_they_say():
 
 def test_a_gradient_that_is_not_finite_moves_nothing(market):
     env, policy = env_of(market), ScorerPolicy(ScorerSpec(features=1))
-    learner = APG(policy, Table(torch.zeros(30, 5, 1), env.among(torch.arange(30))), 1, SMALL, torch.Generator())
+    learner = APG(policy, Table(torch.zeros(30, 5, 1), env.execution.among), 1, SMALL, torch.Generator())
     play = learner.collect(env)
     assert learner.update(play._replace(net=play.net * math.inf))["moving"] == 0
     assert not policy.out.weight.any()

@@ -44,7 +44,7 @@ def test_a25_ready_weights_may_have_a_clock(zone):
         assert backtest(table.set_axis(moved)[table.columns[::-1]], market).equity.equals(plain.equity)
     hourly = intraday_market(5)
     table = pd.DataFrame(np.full(hourly.shape, 1 / 3), hourly.dates, list(hourly.tickers))
-    aware = table.tz_localize("America/New_York").tz_convert(zone)
+    aware = table.tz_localize("UTC").tz_convert(zone)
     assert backtest(aware, hourly).equity.equals(backtest(table, hourly).equity)
 
 

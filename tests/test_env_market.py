@@ -35,7 +35,7 @@ def account_path(env: MarketEnv, start: int, actions: torch.Tensor):
         if step % config.hold or step // config.hold >= len(actions):
             return None
         sights.append(account_state(seen, execution.mark[row]))
-        return target_weights(actions[step // config.hold], env.among(torch.tensor(row)), config.action, config.tilt)
+        return target_weights(actions[step // config.hold], env.execution.among[row], config.action, config.tilt)
 
     return simulate(execution, start, start + config.hold * len(actions), decide, config), torch.stack(sights)
 

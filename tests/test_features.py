@@ -210,7 +210,7 @@ def test_b10_a_new_listing_keeps_its_place_and_waits_for_its_own_warm_up(market)
         assert np.isnan(values[:since]).all(), name
         assert np.isfinite(values[since:]).all(), name
     panel = build_panel(listed, price, fit=(0, 200))
-    assert panel.tradable[:, 4].tolist() == [day >= 100 for day in range(DAYS)]
+    assert panel.among[:, 4].tolist() == [day >= 100 for day in range(DAYS)]
     assert panel.features[:100, 4].abs().max() == 0
 
 
@@ -278,8 +278,7 @@ def test_a_panel_is_finite_and_on_its_device(market):
     panel = build_panel(with_gaps(market, gaps), EVERYTHING, fit=(252, 280))
     assert panel.features.isfinite().all()
     assert (panel.features.abs() <= 5).all()
-    np.testing.assert_array_equal(panel.tradable, ~gaps)
-    np.testing.assert_array_equal(panel.member, market.member)
+    np.testing.assert_array_equal(panel.among, market.member & ~gaps)
     assert panel.features[270:].ne(0).any(dim=1).any(dim=0).all(), "every feature tells something"
 
 

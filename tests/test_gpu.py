@@ -41,7 +41,7 @@ def test_step_and_update_do_not_wait_for_the_device(market):
     panel = build_panel(market, fit=(252, 400), device="cuda")
     env = MarketEnv(build_execution(market, device="cuda"), 0, 399, CONFIG)
     policy = MarketPolicy(PolicySpec(features=len(panel.names))).cuda()
-    table = Table(panel.features, panel.member & panel.tradable)
+    table = Table(panel.features, panel.among)
     learner = PPO(policy, table, CONFIG.groups, PPOConfig(num_steps=4), torch.Generator("cuda").manual_seed(0))
     rollout = learner.collect(env)
     learner.update(rollout)  # the first call sets up the optimiser

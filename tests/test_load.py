@@ -120,7 +120,7 @@ def change(bars):
 
 @pytest.mark.parametrize(("fault", "message"), [
     (lambda bars, manifest, content: bars.write_bytes(bars.read_bytes()[:500]), "is damaged"),
-    (lambda bars, manifest, content: change(bars), "does not have the hash"),
+    (lambda bars, manifest, content: change(bars), "does not match the hash"),
     (lambda bars, manifest, content: manifest.write_text(manifest.read_text()[:100]), "is damaged"),
     (lambda bars, manifest, content: manifest.write_text(json.dumps(content | {"tickers": None})), "is damaged"),
     (lambda bars, manifest, content: (content.pop("hash"), manifest.write_text(json.dumps(content))), "is damaged"),

@@ -118,7 +118,7 @@ def rules(task: StockTask) -> dict[str, Any]:
     """
     first, last = task.validation
     execution, panel, hold = task.execution, task.panel, task.trading.hold
-    among = panel.member & panel.tradable
+    among = panel.among
     columns = [panel.names.index(name) for name in TILTS]
     values = panel.features[..., columns].movedim(-1, 0)  # [tilts, T, N]
     mean = (values * among).sum(-1, keepdim=True) / among.sum(-1, keepdim=True).clamp(min=1)

@@ -133,7 +133,7 @@ def _environment_lines(
         env = MarketEnv(build_execution(market, device=device), 0, DAYS - 1, config, compile=name == "env compiled")
         if LEARNING.get(name) is not None:
             panel = build_panel(market, fit=(0, DAYS), device=device)
-            table = Table(panel.features, panel.member & panel.tradable)
+            table = Table(panel.features, panel.among)
             policy = MarketPolicy(PolicySpec(features=len(panel.names)), torch.Generator().manual_seed(0)).to(device)
             learner = PPO(policy, table, env.groups, PPOConfig(), torch.Generator(device=device).manual_seed(0))
             return learning_lines(name, env, learner, seconds, device)

@@ -73,10 +73,6 @@ class MarketEnv:
         """Return the current observations."""
         return self._observation(account_state(self.seen, self.execution.mark[self._rows - self.execution.lag]))
 
-    def among(self, row: Tensor) -> Tensor:
-        """Return a bool mask [..., N] of the assets that a decision on `row` may hold: members with a bar."""
-        return self.execution.member[row] & self.execution.has_bar[row]
-
     @overload
     def step(self, action: Tensor) -> Step: ...
     @overload
@@ -190,7 +186,7 @@ class MarketEnv:
     def _weights(self, action: Tensor, rows: Tensor, account: Account) -> Tensor:
         config, seen = self.config, rows - self.execution.lag
         anchor = self.anchor[seen] if config.around else None
-        weights = target_weights(action, self.among(seen), config.action, config.tilt, anchor)
+        weights = target_weights(action, self.execution.among[seen], config.action, config.tilt, anchor)
         return self.execution.within(weights, account, rows, config.max_weight, config.max_turnover)
 
     def _trade(self, action: Tensor, rows: Tensor, account: Account, smooth: float) -> tuple[Account, Tensor, Tensor]:

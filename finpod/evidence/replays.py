@@ -135,8 +135,7 @@ def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) ->
 
 def _eligible(path: Path, window: Window) -> Array:
     """Return, for each decision that led to a trade, the number of members with a bar on its day."""
-    among = (window.execution.member & window.execution.has_bar).numpy()
-    return among[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
+    return window.execution.among.numpy()[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
 
 
 def turned(
@@ -189,7 +188,7 @@ class _Decisions:
 
     def __call__(self, _step: int, row: int, seen: Account) -> Tensor | None:
         execution, step = self.window.execution, row + self.window.execution.lag - self.window.first
-        names = np.flatnonzero((execution.member[row] & execution.has_bar[row]).numpy())
+        names = np.flatnonzero(execution.among[row].numpy())
         if not (self.turnover[step] > 0 and len(names)):
             return None
         self.budget += self.turnover[step] - self._spent(row, seen)

@@ -112,10 +112,8 @@ class Panel:
 
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
-    tradable: Tensor
-    """[T, N] bool mask of the assets that have a bar in each row."""
-    member: Tensor
-    """[T, N] bool mask of the assets in the universe in each row."""
+    among: Tensor
+    """[T, N] bool mask of the assets that a decision on each row may hold: members with a bar."""
     names: tuple[str, ...]
     """[F] names of the features, in column order."""
     left_out: tuple[str, ...]
@@ -210,7 +208,8 @@ def build_panel(
             f"{names[feature]} of {market.tickers[column]} on {market.dates[row]!s:.10} is infinite; "
             "give NaN where a feature is undefined"
         )
-    member, tradable = (torch.tensor(np.array(table), device=raw.device) for table in (market.member, market.has_bar))
+    masks = (market.member, market.member & market.has_bar)
+    member, among = (torch.tensor(np.array(mask), device=raw.device) for mask in masks)
     undefined: dict[str, float] = {}
     dropped: dict[str, float] = {}
     if scaling is None:
@@ -218,7 +217,7 @@ def build_panel(
             raise InputError("fit and scaling are both missing; pass scaling, or fit=(first, stop) with training rows")
         kinds = [_definition(feature, market).kind for feature in available]
         scaling = Scaling.fit(raw, member, *fit, names=names, kinds=kinds)
-        bars = (member & tradable)[slice(*fit)]
+        bars = among[slice(*fit)]
         shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
         for name, share in zip(names, shares.tolist(), strict=True):
             if share > 0:
@@ -226,7 +225,7 @@ def build_panel(
         columns = [column for column, name in enumerate(names) if name not in dropped]
         scaling, raw = scaling.select(columns), raw[..., columns] if dropped else raw
         _require_useful(scaling, dropped, fit)
-    return Panel(scaling.apply(raw, member), tradable, member, scaling.names, left_out, scaling, undefined, dropped)
+    return Panel(scaling.apply(raw, member), among, scaling.names, left_out, scaling, undefined, dropped)
 
 
 def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[int, int]) -> None:

@@ -183,10 +183,6 @@ class MarketData:
                 digest.update((np.where(np.isnan(value), np.nan, value) if is_float else value).tobytes())
         return digest.hexdigest()
 
-    def with_periods(self, periods_per_year: float) -> "MarketData":
-        """Return the market with another `periods_per_year`. Raises InputError unless it is positive and finite."""
-        return replace(self, periods_per_year=periods_per_year, sessions_per_year=None)  # type: ignore[arg-type]
-
     def row_of(self, date: DateLike, *, side: str = "left") -> int:
         """Return the first row on or after `date` (side 'left'), or the last row on or before it ('right').
 

@@ -152,7 +152,7 @@ def _whole(arguments: Mapping[str, Any]) -> MarketData:
     for argument, given, has in (("benchmark", benchmark, market.benchmark), ("calendar", calendar, own)):
         if given != AUTO and has not in (given, normal_ticker(given)):
             raise InputError(f"{path} has {argument} {has!r}, not {given!r}; omit the argument {argument}=", argument)
-    return market if periods is None else market.with_periods(periods)
+    return market if periods is None else replace(market, periods_per_year=periods, sessions_per_year=None)  # type: ignore[arg-type]
 
 
 def sample_market() -> MarketData:

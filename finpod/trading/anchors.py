@@ -72,7 +72,7 @@ def anchor_weights(
     'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
-    among = execution.member & execution.has_bar
+    among = execution.among
     if (column := column_of(anchor)) is not None:
         assert market is not None, f"anchor {anchor} needs the argument market"
         table = torch.tensor(market.extra[column]).to(among.device)

@@ -44,9 +44,11 @@ class Execution:
     mark: Tensor
     """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
-    """[T, N] bool mask of the assets with a close. A decision on that row may hold these assets."""
+    """[T, N] bool mask of the assets with a close."""
     member: Tensor
     """[T, N] bool mask of the members of the universe."""
+    among: Tensor
+    """[T, N] bool mask of the assets that a decision on the row may hold: members with a bar."""
     delisted: Tensor
     """[T, N] bool mask of the first row after the session of each asset's last bar."""
     factor: Tensor | None
@@ -155,7 +157,8 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
     delisted[0] = False
     factor = None if market.factor is None else forward_fill(market.factor, before=1.0)
     tables: dict[str, Any] = {"price": price, "tradable": tradable, "mark": mark, "delisted": delisted}
-    tables |= {"has_bar": market.has_bar, "member": market.member, "factor": factor, "volume": market.volume}
+    tables |= {"has_bar": market.has_bar, "member": market.member, "among": market.member & market.has_bar}
+    tables |= {"factor": factor, "volume": market.volume}
     tensors: Any = {name: None if x is None else torch.tensor(x, device=device) for name, x in tables.items()}
     return Execution(fill=fill, month=max(round(MONTH * market.bars_per_session), 1), **tensors)
 

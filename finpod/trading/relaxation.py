@@ -93,7 +93,7 @@ def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
             return None
         return table.unfold(0, execution.lag + 2, 1).permute(2, 0, 1)[:, first - execution.lag :][:, :count]
 
-    names = ("price", "tradable", "mark", "has_bar", "member", "delisted", "factor")
+    names = ("price", "tradable", "mark", "has_bar", "member", "among", "delisted", "factor")
     tables: dict[str, Any] = {name: sides(getattr(execution, name)) for name in names}
     return replace(execution, volume=None, **tables)
 
