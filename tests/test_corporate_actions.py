@@ -202,8 +202,16 @@ def test_prices_without_whole_cents_have_their_dividends_already():
     market = alone(one_name(total, dividend=paid(0.35)))
     assert_array_equal(market.close[:, 0], total)
     assert market.manifest["repairs"] == []
-    market = alone(with_splits(close / 4, {8: 4.0}, dividend=paid(0.35 / 4)))  # adjusted for the split only
-    assert_allclose(market.close[:, 0], total / 4, rtol=1e-12)
+    for decimals, near in ((15, 1e-12), (4, 1e-4)):  # adjusted for the split only
+        market = alone(with_splits(np.round(close / 40, decimals), {8: 40.0}, dividend=paid(0.35 / 40)))
+        assert_allclose(market.close[:, 0], total / 40, rtol=near)
+
+
+@pytest.mark.parametrize("tick", [0.005, 1 / 8, 1 / 64])
+def test_prices_in_steps_below_a_cent_are_as_traded(tick):
+    close = np.round(walk(90.0) / tick) * tick
+    market = alone(one_name(close, dividend=paid(0.35)))
+    assert returns(market)[4] == pytest.approx((close[5] + 0.35) / close[4] - 1, rel=1e-12)
 
 
 CLOSE, SPECIAL = traded(0.9)[0], traded(60.0)[0]

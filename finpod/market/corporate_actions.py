@@ -13,8 +13,9 @@ from finpod.measures import Array
 
 SPECIAL = 0.1
 """Dividends above this fraction of the price are reinvested at the ex-day's close (the second formula of `adjust`)."""
-WHOLE_CENTS = 0.9
-"""Closes count as not adjusted for dividends if at least this fraction of them is in whole cents."""
+WHOLE, TICKS = 0.9, (1.0, 0.5, 100 / 64)
+"""Closes count as not adjusted for dividends if at least the fraction `WHOLE` of them are multiples of one of `TICKS`, in
+cents: these are the steps of most exchanges, and of US prices in fractions until 2001."""
 LARGE = np.log(1.9)
 """A split that was applied to only a part of the history is repaired if its absolute log ratio is at least this."""
 NEAR, SAME = 5, 0.12
@@ -223,13 +224,17 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
     """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    They are unadjusted if most closes before the last dividend (`rows` [n] have dividends) are in whole cents once
-    later splits are undone, or if they are unadjusted for a split.
+    They are unadjusted if most closes before the last dividend (`rows` [n] have dividends) are multiples of a tick once
+    later splits are undone, or if they are unadjusted for a split. Closes adjusted for splits may have 4 decimals.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)
     before = np.arange(len(bars)) < last[bars.code]
-    cents = bars.values["close"] * np.exp(bars.sum_after(splits.in_closes)) * 100
-    whole = np.abs(cents - np.round(cents)) <= 0.02 + 1e-6 * cents
-    as_traded = bars.per_asset(splits.as_traded != 0) > 0
-    return (bars.per_asset(before & whole) < WHOLE_CENTS * bars.per_asset(before)) & ~as_traded
+    undone = np.exp(bars.sum_after(splits.in_closes))
+    cents = bars.values["close"] * undone * 100
+    error = 0.02 + 1e-6 * cents + 0.005 * np.fmax(undone - 1, 0)  # 0.005: half a unit of the fourth decimal
+    contained = bars.per_asset(splits.as_traded != 0) == 0
+    for tick in TICKS:
+        whole = np.abs(cents - np.round(cents / tick) * tick) <= np.fmin(error, tick / 4)
+        contained &= bars.per_asset(before & whole) < WHOLE * bars.per_asset(before)
+    return contained
