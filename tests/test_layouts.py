@@ -151,6 +151,8 @@ ONE = {
     "Tiingo": "date,close,adjClose,divCash,splitFactor\n{iso}T00:00:00.000Z,{c},{c},0.0,1.0",
     "MetaTrader": "<DATE>\t<OPEN>\t<CLOSE>\t<TICKVOL>\t<VOL>\n2024.01.{d}\t9\t{c}\t5\t0",
     "Binance": "Open time,Open,Close,Close time,Ignore\n{s}000,9,{c},1704239999999,0",
+    "Stooq in Polish": "Data,Otwarcie,Najwyzszy,Najnizszy,Zamkniecie,Wolumen\n{iso},9,12,8,{c},5",
+    "Refinitiv": "Exchange Date,Price Close,Price Open\n{d}-Jan-2024,{c},9",
     "Dukascopy": "Local time,Open,Close\n{d}.01.2024 00:00:00.000 GMT-0500,9,{c}",
 }
 """Vendor -> header and row of a file of one asset."""
@@ -181,6 +183,7 @@ OTHER = {
     "two levels, a permno": ("Price,Close\nTicker,10107\nDate,\n{iso},{c}", "10107"),
     "CryptoDataDownload": ("https://x.com\nunix,date,symbol,close\n{s},{iso} 00:00:00,BTC/USD,{c}", "BTC-USD"),
     "two levels of one label": (",Close\n,MSFT\nDate,\n{iso},{c}", "MSFT"),
+    "akshare": ("日期,股票代码,开盘,收盘,成交量,涨跌幅\n{iso},000001,9,{c},5,1", "000001"),
     "FRED": ("observation_date,SP500\n{iso},{c}", "SP500"),
 }
 

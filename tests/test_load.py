@@ -193,13 +193,20 @@ def test_b06_universe_is_that_of_the_day(members, form):
     assert "2020-07-02" in static.manifest["membership"]
 
 
+def test_bars_missing_on_the_sessions_of_another_exchange_are_noted():
+    both = pd.concat([frame("A"), frame("B", calendar="XTKS")])
+    for bars, noted in ((frame("A", "B"), False), (both, True)):
+        notes = load_market(bars, benchmark=None, calendar=None).manifest["notes"]
+        assert any("4.9% of the bars are missing" in note for note in notes) is noted
+
+
 def test_spells_may_repeat_overlap_and_lie_outside(members):
     spells = "A,2019-01-01,2020-01-02\nA,2020-01-03,2020-01-06\nA,2020-01-03,2020-01-04\nNA,2030-01-01,\n"
     membership = read_members(members(HEAD + spells))
     dates = stamps("2020-01-01", "2020-01-02", "2020-01-03", "2020-01-06")
     assert_array_equal(membership.grid(dates, ["A", "NA"]).T, [[True, False, True, False], [False] * 4])
     assert membership.during(dates[0], dates[-1]) == ("A",)
-    assert membership.count(dates).tolist() == [1, 0, 1, 0]
+    assert membership.grid(dates, ["A", "NA"]).sum(axis=1).tolist() == [1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("text", "value"), [
@@ -256,12 +263,13 @@ def test_each_index_has_its_members_benchmark_and_calendar(name, fewest, most):
     index, membership = INDEXES[name], index_members(name)
     form = r"(60\d{4}|68\d{4})\.SS|(00\d{4}|30\d{4})\.SZ" if name in ("csi300", "csi500") else r"[A-Z]{1,5}(-[A-Z])?"
     assert [ticker for ticker in membership.tickers if not re.fullmatch(form, ticker)] == []
-    counts = membership.count(sessions_of(index.calendar, *stamps("2009-01-05", "2024-12-31")).dates)
+    tickers = np.unique(membership.tickers).tolist()
+    counts = membership.grid(sessions_of(index.calendar, *stamps("2009-01-05", "2024-12-31")).dates, tickers).sum(axis=1)
     assert (counts.min(), counts.max()) == (fewest, most)
     some = membership.during(*stamps("2024-02-01", "2024-02-01"))[:3]
     market = load_market(frame(*some, index.benchmark, calendar=index.calendar), members=name)
     assert (market.benchmark, market.manifest["calendar"], market.tickers) == (index.benchmark, index.calendar, some)
-    listed = {"2024-02-01": int(membership.count(market.dates[:1])[0])}
+    listed = {"2024-02-01": int(membership.grid(market.dates[:1], tickers).sum())}
     assert market.manifest["listed"] == {"index": index.title, "size": index.size, "members": listed}
     assert len(market.manifest["missing"]) >= listed["2024-02-01"] - 3
 

@@ -48,6 +48,11 @@ def test_times_of_intraday_bars_are_those_of_new_york(text):
     assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
 
 
+def test_a_day_that_begins_in_utc_is_the_day_of_the_exchange():
+    stamps = pd.Series(pd.DatetimeIndex(JULY).tz_localize("Asia/Tokyo").tz_convert("UTC"))
+    assert_array_equal(parse_dates(stamps, "a file", calendar="XTKS")[0], JULY)
+
+
 @pytest.mark.parametrize(("text", "day_first", "expected"), [
     (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
     (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),

@@ -42,9 +42,16 @@ def test_g01_a_first_row_without_values_is_no_header(tmp_path, word):
     assert not np.isfinite(bars["AAA"][0])
 
 
-def test_a_file_in_the_encoding_of_western_windows_keeps_its_opens(read):
-    bars = read("Datum;Er\udcf6ffnung;Schlusskurs\n2024-01-02;10;10,5\n")
-    assert bars[["open", "close"]].to_numpy().tolist() == [[10, 10.5]]
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
+def test_files_that_excel_writes_keep_their_opens(tmp_path, encoding):
+    (tmp_path / "A.csv").write_text("Datum;Eröffnung;Schlusskurs\n2024-01-02;10;10,5\n;;\n;;\n", encoding=encoding)
+    assert read_bars(tmp_path / "A.csv")[["open", "close"]].to_numpy().tolist() == [[10, 10.5]]
+
+
+def test_times_may_have_their_own_column_and_files_a_month_in_their_name(read):
+    bars = read("Date,Time,Close\n" + "".join(f"2024-01-02,{hour}:30,1\n" for hour in (9, 10, 11)), "AAA-1h-2024-01.csv")
+    assert [f"{day:%H:%M}" for day in bars["date"]] == ["09:30", "10:30", "11:30"]
+    assert set(bars["ticker"]) == {"AAA"}
 
 
 @pytest.mark.parametrize(
@@ -139,6 +146,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
     ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
     ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
+    ("Date,AAPL,AAPL_vol\n2024-01-02,1,2\n", None, ["column AAPL_vol", "see AAPL"]),
     ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
     ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
     (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
@@ -149,7 +157,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),
     (HEADER + ROWS + "Total,1,1,1,1,1\n", None, ["'Total'", "delete the row"]),
     ("date,name,close\n2024-01-02,Nestl\udc81,1\n", None, ["save it as UTF-8"]),
-    ("Date,Time,Close\n2024-01-02,10:30,1\n2024-01-02,11:30,2\n", None, ["join the dates and Time"]),
+    ("Date,Time,Close\n2024-01-02,1030,1\n2024-01-02,1130,2\n", "ticker_column", ["Date, Time, Close"]),
 ])  # fmt: skip
 def test_g04_g09_g23_what_cannot_be_read_ends_in_one_line(read, text, argument, words):
     refuses(lambda: read(text), *words, argument=argument)

@@ -115,9 +115,6 @@ class Bars:
         return self._moments[window]
 
 
-# --- the default set --------------------------------------------------------------------------------------------------
-
-
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
     """Return ln(c_{t-skip} / c_{t-sessions}) [T, N], with the last close at or before each of the two rows."""
     price = bars.last("close").log()
@@ -253,9 +250,6 @@ SCALE_FREE: dict[str, Definition] = {
     ),
 }
 """Features of the default set, by name."""
-
-
-# --- the published set ------------------------------------------------------------------------------------------------
 
 
 def macd(bars: Bars) -> Tensor:

@@ -14,8 +14,9 @@ from finpod.market.long_bars import LongBars, RepairLog
 from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
-CENT = 0.006
-"""A price may be outside [low, high] by this amount plus 0.01 % of low or high, because vendors round prices."""
+CENT, PART = 0.006, 0.02
+"""A price may be outside [low, high], because vendors round prices: by `CENT`, but at most by the fraction `PART` of the
+close, plus 0.01 % of low or high."""
 
 CALM, CERTAIN = 0.05, 5
 """A jump of volume is a change of unit only if the absolute return is below `CALM`, with `CERTAIN` bars on each side."""
@@ -52,7 +53,8 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     opened, high, low, close, adjusted, volume = (
         values.get(name, nothing) for name in (*PRICES, "adj_close", "volume")
     )
-    above, below = high * (1 + 1e-4) + CENT, low * (1 - 1e-4) - CENT
+    slack = np.minimum(CENT, PART * np.abs(close))
+    above, below = high * (1 + 1e-4) + slack, low * (1 - 1e-4) - slack
     prices = {name: values[name] for name in (*PRICES, "adj_close") if name in values}
     has_adjusted = (bars.per_asset(~np.isnan(adjusted)) > 0)[bars.code]
     not_positive = "bars masked, a price was impossible"
@@ -182,10 +184,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     missing = sessions[at[after_gap] - gap[after_gap] + nth]
     log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("there is no bar on this session"))
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
-    span = "bar" if (bars.date != days).any() else "day"
-    log.report(
-        "bars without volume", bars, volume == 0, lambda row: f"the volume is 0; the {span} closes at {close[row]:g}"
-    )
+    log.report("bars without volume", bars, volume == 0, lambda row: f"the volume is 0, the close is {close[row]:g}")
     _report_moves(bars, gap, listed, log)
     last = np.r_[bars.first[1:], True]
     _report_renames(bars, at, np.flatnonzero(last), log)

@@ -32,6 +32,8 @@ ODD_DATES = 0.05
 """If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
 """If at least three closes, and at least this fraction, are negative, the file is refused: they may be returns."""
+GAPS = 0.005
+"""If more than this fraction of the members' bars is missing, the manifest has a note."""
 
 
 def build_market(
@@ -53,9 +55,8 @@ def build_market(
     adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but were not
     changed (`suspicions`), including the entries that `read_bars` added to `log`.
 
-    Rows outside the sessions of `calendar` are dropped, as are rows whose session is not over at `now` (None: the
-    present). If `calendar` is None, every date is a session. Weekly and longer bars may have any date. If `membership`
-    is None, every asset is always a member. If `periods_per_year` is None, it is measured from the dates.
+    `calendar`, `now` and `periods_per_year` are those of `finpod.load_market`. If `membership` is None, every asset is
+    always a member.
 
     Raises InputError for a benchmark that has no rows or is a member, for members without rows unless `allow_missing`,
     and for an invalid `calendar` or `periods_per_year`; DataError for unusable content.
@@ -87,7 +88,11 @@ def build_market(
             **facts,
             **log.content(),
             "calendar": calendar or NO_CALENDAR,
-            "notes": [*manifest.get("notes", ()), *notes],
+            "notes": [
+                *manifest.get("notes", ()),
+                *notes,
+                *_note_on_gaps(fields["member"], np.isfinite(fields["close"])),
+            ],
         },
     )
 
@@ -220,6 +225,18 @@ def _grid(
     if membership is None:
         facts["missing"] = sorted(tickers[others & ~has_bars])
     return fields, facts
+
+
+def _note_on_gaps(member: Array, has_bar: Array) -> list[str]:
+    """Return a note if many members' bars between the first and last bars of their assets are missing, else []."""
+    expected = member & np.maximum.accumulate(has_bar) & np.maximum.accumulate(has_bar[::-1])[::-1]
+    missing = (expected & ~has_bar).sum() / max(expected.sum(), 1)
+    text = (
+        "of the bars are missing; equal weight, rules and agents sell an asset that has no bar at a decision, and buy"
+    )
+    return (
+        [f"{missing:.1%} {text} it again later; use assets that trade on the same sessions"] if missing > GAPS else []
+    )
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:

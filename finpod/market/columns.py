@@ -23,19 +23,19 @@ NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "s
 _WORDS = {
     "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
     dlycaldt exchangedate observationdate pricedate quotedate asofdate businessdate dtyyyymmdd windowstart opentime
-    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp t ts dt datum fecha data""",
+    beginsat starttime closetime time localtime gmttime formatteddate unix unixtimestamp t ts dt datum fecha data 日期 交易日期""",
     "tickers": """ticker symbol tickers symbols tic sym tickersymbol stocksymbol actsymbol tscode stockcode seccode
     securitycode code instrument instrumentid instrumentcode security securityid asset assetid underlying
     underlyingsymbol underlyingticker stock stockid contract pair currencypair coin scrip scripcode ric permno sid secid
-    gvkey isin figi cusip ncusip sedol wkn""",
+    gvkey isin figi cusip ncusip sedol wkn 代码 股票代码 证券代码""",
     "descriptions": """name names company companyname comnam conm issuer stockname securityname assetname shortname
-    longname brandname""",
+    longname brandname 名称 股票名称""",
     "others": """adjopen adjhigh adjlow adjvolume unadjustedvolume vwap average avg mid bid ask spread trades tradecount
     count numberoftrades transactions totaltrades turnover amount tottrdval change changepercent changeovertime
     pctchange pctchg chg ret retx return returns logreturn openinterest openint oi marketcap mktcap shrout
     sharesoutstanding prevclose preclose previousclose currency exchange mic market country sector industry industrytag
     per period interval frequency timeframe time label note notes comment series source variation var + capitalgains
-    tickvol factor member benchmarkclose benchmarkopen year month""",
+    tickvol factor member benchmarkclose benchmarkopen year month devise 成交额 振幅 涨跌幅 涨跌额 换手率""",
     "any price": """last lastprice price pxlast prc dlyprc prccd settle settlement settleprice value zuletzt dernier
     ultimo""",
 }
@@ -45,16 +45,17 @@ that are ignored, and of columns that may be closes or something else (`ANY_PRIC
 column of dates must also contain dates (unless labelled date). Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
-    "open": """open openprice openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster ouv
-    ouverture apertura abertura""",
-    "high": "high highprice pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima",
-    "low": "low lowprice pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima",
-    "close": f"""close closeprice closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs
-    {" ".join(ANY_PRICE)}""",
+    "open": """open openprice priceopen openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster
+    ouv ouverture apertura abertura otwarcie 开盘 开盘价""",
+    "high": """high highprice pricehigh pxhigh askhi dlyhigh prchd hoch hochst plushaut maximo massimo maxima najwyzszy
+    最高 最高价""",
+    "low": "low lowprice pricelow pxlow bidlo dlylow prcld tief tiefst plusbas minimo minima najnizszy 最低 最低价",
+    "close": f"""close closeprice priceclose closingprice closelast cierre cloture chiusura fechamento schluss schlusskurs
+    zamkniecie 收盘 收盘价 {" ".join(ANY_PRICE)}""",
     "adj_close": """adjclose adjustedclose closeadj closeadjusted adjcloseprice adjustedcloseprice adjprice
     adjustedprice adjusted adj""",
     "volume": """volume vol totalvolume tradedvolume tradingvolume pxvolume dlyvol cshtrd tottrdqty stucke
-    stuecke volumen volumes""",
+    stuecke volumen volumes wolumen 成交量""",
     "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }

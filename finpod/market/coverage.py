@@ -66,8 +66,9 @@ def membership_facts(
     }
     if membership.index is not None:
         starts = dates[np.unique(dates.astype("datetime64[Y]"), return_index=True)[1]]
-        counts = dict(zip((f"{day!s:.10}" for day in starts), membership.count(starts).tolist(), strict=True))
-        facts["listed"] = {"index": membership.index.title, "size": membership.index.size, "members": counts}
+        counts = membership.grid(starts, np.unique(membership.tickers).tolist()).sum(axis=1).tolist()
+        members = dict(zip((f"{day!s:.10}" for day in starts), counts, strict=True))
+        facts["listed"] = {"index": membership.index.title, "size": membership.index.size, "members": members}
     return member, facts | {"coverage": _coverage(dates, listed, listed & priced)}
 
 

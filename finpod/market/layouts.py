@@ -167,7 +167,9 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     clearly wide.
     """
     parts = [_split_label(column.label) for column in columns]
-    closes = [c.label for c, part in zip(columns, parts, strict=True) if part and field_of(part[0]) == "close"]
+    labels = {column.label for column in columns}
+    split = [(column.label, *part) for column, part in zip(columns, parts, strict=True) if part]
+    closes = [label for label, field, ticker in split if field_of(field) == "close" or ticker in labels]
     if closes and None in parts:
         fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
         way_out = "write the labels of all columns in the same form"

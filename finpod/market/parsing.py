@@ -176,17 +176,21 @@ def parse_dates(
 ) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    Intraday stamps with a UTC offset become times of the exchange `calendar`, or UTC if it is None. Their set
-    of offsets is empty. Other stamps become days. Raises DataError for blank cells, InputError for a wrong calendar.
+    Intraday stamps with a UTC offset become times of the exchange `calendar`, or UTC if it is None. Their set of offsets
+    is empty. Other stamps become days: times in UTC except midnight become days of the exchange, others the days that
+    are written. Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
-    if is_intraday(stamps.clock):
+    local, in_utc = stamps.clock, (stamps.clock == stamps.utc) & (stamps.clock != stamps.clock.astype("datetime64[D]"))
+    if (intraday := is_intraday(stamps.clock)) or in_utc.any():
         zone = UTC if calendar is None else sessions_of(calendar, stamps.clock[0], stamps.clock[0]).zone
-        return stamps.on_clock(zone), set(), f"intraday bars with {zone.key.split('/')[-1].replace('_', ' ')} times"
+        local = stamps.on_clock(zone)
+    if intraday:
+        return local, set(), f"intraday bars with {zone.key.split('/')[-1].replace('_', ' ')} times"
     offsets = np.unique((stamps.clock - stamps.utc)[~np.isnat(stamps.utc)])
-    days = stamps.clock.astype("datetime64[D]").astype("datetime64[ns]")
+    days = np.where(in_utc, local, stamps.clock).astype("datetime64[D]").astype("datetime64[ns]")
     return days, {offset_text(offset) for offset in offsets}, stamps.reading
 
 

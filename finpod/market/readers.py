@@ -92,7 +92,10 @@ def _read_csv(source: Path, decimal: str | None, ticker_column: str | None) -> p
         ),
     )
     header = labels if levels is None else pd.MultiIndex.from_tuples(labels, names=levels)
-    return table.to_pandas(date_as_object=False).set_axis(header, axis=1)
+    frame = table.to_pandas(date_as_object=False)
+    while len(frame) and (frame.iloc[-1].isna() | frame.iloc[-1].eq("")).all():  # rows of separators only
+        frame = frame.iloc[:-1]
+    return frame.set_axis(header, axis=1)
 
 
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
@@ -151,17 +154,17 @@ def _without_number(label: str) -> str:
 
 
 def _first_lines(source: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return the encoding (UTF-8, or else Windows-1252), and the first 40 lines that are not blank, with their numbers.
+    """Return the encoding (UTF-8, UTF-16 or Windows-1252), and the first 40 lines that are not blank, with numbers.
 
     Raises ValueError if the file is no text.
     """
     with source.open("rb") as stream:
         head = stream.read(1 << 16)
-    if b"\0" in head or head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    if b"\0" in head and encoding == "utf-8":
         raise ValueError("it is not text in UTF-8")
-    encoding = "utf-8"
     try:
-        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)  # the last character may be cut
+        text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")  # the end may be cut
     except UnicodeDecodeError:
         text, encoding = head.decode("cp1252", errors="replace"), "cp1252"
     text = text.replace("\r\n", "\n").replace("\r", "\n")

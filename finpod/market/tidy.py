@@ -37,11 +37,9 @@ def read_bars(
     """Return the bars of a frame, a file or a folder of files: one row per bar, sorted by date and ticker.
 
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
-    layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without tickers; by default
-    it is taken from the name of the file. `ticker_column` is the label of the column of tickers. `day_first` and
-    `decimal` decide how ambiguous dates and numbers are read, `calendar` in which time zone (see `parse_dates`). In a
-    table without tickers, dates that repeat or change direction are an error unless `ticker` is given, since it may
-    have several assets. Equal rows are dropped; different rows for one ticker and time are an error. `log` records
+    layout that `finpod.market.layouts.recognise` reads. The other arguments are those of `load_market`. A file without
+    tickers has the ticker in its name. Its dates may not repeat or change direction unless `ticker` is given, since it
+    may have several assets. Equal rows are dropped; different rows for one ticker and time are an error. `log` records
     decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does not exist
     and DataError for invalid content.
     """
@@ -98,12 +96,10 @@ def _tidy(
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
     if layout.dates.empty:
         raise DataError(f"{name} has no bar, only column names; check how it was made")
-    days, offsets, reading = parse_dates(layout.dates, name, day_first, calendar)
-    for column in layout.columns:
-        if column.word in ("time", "hour") and column.values is not layout.dates:
-            rows = pd.DataFrame({"day": days, "ticker": layout.tickers, "time": column.values}).drop_duplicates()
-            if rows.duplicated(["day", "ticker"]).any():
-                raise DataError(f"{name} has two columns of dates and times; join the dates and {column.label} in one")
+    dates = layout.dates
+    for times in (c.values.astype(str) for c in layout.columns if c.word == "time" and c.values is not layout.dates):
+        dates = dates.astype(str) + " " + times if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() else dates
+    days, offsets, reading = parse_dates(dates, name, day_first, calendar)
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
@@ -131,9 +127,10 @@ def ticker_of(source: Path) -> str:
     The name is split at _, spaces and commas. If exactly one part is in capitals, it is the ticker; otherwise the whole
     name is. Raises DataError if this is not a valid ticker.
     """
-    parts = re.split(r"[_ ,]", source.stem)
+    stem = re.sub(r"-\d+(s|m|h|d|w|mo)(-[\d-]+)?$", "", source.stem)  # BTCUSDT-1d-2024-01
+    parts = re.split(r"[_ ,]", stem)
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
-    ticker = capitals[0] if len(capitals) == 1 else source.stem
+    ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
         text = f"{source.name} has no column of tickers, and {ticker!r} is no ticker; rename it, or give ticker= for a single file"
         raise DataError(text, argument="ticker")

@@ -97,10 +97,6 @@ class Membership:
         """Return the tickers that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
-    def count(self, dates: Array) -> Array:
-        """Return the number [T] of members on each session. A ticker with overlapping spells counts once."""
-        return self.grid(dates, np.unique(self.tickers).tolist()).sum(axis=1)
-
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
         """Return a mask [T, N]: True where an asset is a member. Assets without a spell are never members."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))

@@ -20,9 +20,8 @@ from finpod.market.calendar import GRACE, NEW_YORK, sessions_of
 from finpod.market.cleaning import build_market, package_versions
 from finpod.market.data import DateLike, MarketData, as_date
 from finpod.market.long_bars import RepairLog
-from finpod.market.parsing import normal_ticker
 from finpod.market.tidy import read_bars
-from finpod.market.universe import AUTO, Membership, benchmark_and_calendar, resolve_members
+from finpod.market.universe import AUTO, Membership, benchmark_and_calendar, resolve_members, static_members
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
@@ -30,7 +29,6 @@ LONGEST_PAUSE = np.timedelta64(14, "D")
 DAY = np.timedelta64(1, "D")
 LISTED = 12
 """Largest number of tickers that an error lists."""
-_SYMBOL = re.compile(r"[A-Z0-9^][A-Z0-9.^=-]{0,19}")
 BATCH, ATTEMPTS = 25, 6
 """Number of tickers per request. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer, and on all
 tickers after `ATTEMPTS` requests in a row without any bars and with tickers that were not answered."""
@@ -78,8 +76,8 @@ def fetch_market(
     if exchange is None:
         raise InputError("calendar=None is only for files; give the exchange of the tickers, such as XNYS", "calendar")
     first, last, over = _sessions(start, end, exchange, moment)
-    against = [] if benchmark is None else _symbols([benchmark])
-    tickers = _symbols([*against, *membership.during(first, last)])
+    against: list[str] = [] if benchmark is None else [*static_members([benchmark], sentence="").tickers]
+    tickers = list(dict.fromkeys([*against, *membership.during(first, last)]))
     request: dict[str, Any] = {"auto_adjust": False, "actions": True}
     request |= {"start": f"{first!s:.10}", "stop": f"{last + DAY!s:.10}", "finished": f"{over!s:.10}"}
     fetch = PartialFetch(None if partial is None else Path(partial), request)
@@ -143,14 +141,6 @@ def _members(universe: str | Sequence[str]) -> Membership:
     if membership is None:
         raise InputError("universe is None; give an index, a membership CSV or a list of tickers", argument="universe")
     return membership.renamed_to_newest() if isinstance(universe, str) else membership
-
-
-def _symbols(labels: Sequence[str]) -> list[str]:
-    """Return the distinct tickers in Yahoo's spelling. Raises InputError for an invalid symbol."""
-    symbols = list(dict.fromkeys(normal_ticker(label) for label in labels))
-    if wrong := [symbol for symbol in symbols if not _SYMBOL.fullmatch(symbol)]:
-        raise InputError(f"{wrong[0]!r} is not a Yahoo symbol; use 1 to 20 of A-Z 0-9 . - = ^, not . - = first")
-    return symbols
 
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
