@@ -169,12 +169,9 @@ def test_a_peer_has_the_same_task_and_its_processes_end():
 
 
 @pytest.mark.parametrize(("options", "values"), [
-    ("hopper", ["pip install 'finpod[locomotion]'"]),
-    ("env --device cuda", ["--device is 'cuda'"]),
-    ("hopper --names 3", ["--names", "hopper"]),
-    ("hopper --envs 0", ["--envs is 0"]),
-    ("env --variant fast", ["--variant"]),
-    ("env --seconds nan", ["--seconds is nan"]),
+    ("hopper", ["pip install 'finpod[locomotion]'"]), ("env --device cuda", ["--device is 'cuda'"]),
+    ("hopper --names 3", ["--names", "hopper"]), ("hopper --envs 0", ["--envs is 0"]),
+    ("env --variant fast", ["--variant"]), ("env --seconds nan", ["--seconds is nan"]),
     ("hoper", ["'hoper'", "env compiled", "hopper, halfcheetah"]),
 ])  # fmt: skip
 def test_errors_are_one_line(monkeypatch, options, values):

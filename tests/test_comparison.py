@@ -165,8 +165,7 @@ def test_rivals_are_shown_once_or_named_after_their_runs(three):
 
 
 @pytest.mark.parametrize(("changes", "what", "shown"), [
-    ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"),
-    ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
+    ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"), ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
     ({"equity": run(2).equity.to_numpy() / 10}, "cash", "100,000 (s2)"),
     ({"risk_free": 0.02}, "risk_free", "2 % (s2)"),
 ])  # fmt: skip
@@ -207,8 +206,7 @@ def test_d12_the_luck_of_choosing_counts_all_the_candidates():
 
 
 @pytest.mark.parametrize(("strategies", "names", "labels"), [
-    ("aab", ["x", "y", "z"], ["x", "y", "b"]),
-    ("aba", ["b", "y", "z"], ["b (1)", "b (2)", "z"]),
+    ("aab", ["x", "y", "z"], ["x", "y", "b"]), ("aba", ["b", "y", "z"], ["b (1)", "b (2)", "z"]),
     ("aa", None, ["a (1)", "a (2)"]),
 ])  # fmt: skip
 def test_every_run_has_a_name_of_its_own(strategies, names, labels):

@@ -39,12 +39,8 @@ def test_b18_a_split_is_applied_to_prices_and_volumes():
 
 @pytest.mark.parametrize("split", [7.0, 0.1, 1.5])
 @pytest.mark.parametrize(("prices", "adjusted", "repaired"), [
-    ("as traded", "none", LACKING),
-    ("as traded", "once", None),
-    ("as traded", "lacking", LACKING),
-    ("as traded", "twice", TWICE),
-    ("adjusted", "none", None),
-    ("adjusted", "once", None),
+    ("as traded", "none", LACKING), ("as traded", "once", None), ("as traded", "lacking", LACKING),
+    ("as traded", "twice", TWICE), ("adjusted", "none", None), ("adjusted", "once", None),
     ("adjusted", "twice", TWICE),
 ])  # fmt: skip
 def test_a_split_counts_once_whatever_the_file_has_done_with_it(split, prices, adjusted, repaired):

@@ -82,12 +82,9 @@ def gives(decision):
 
 
 @pytest.mark.parametrize(("strategy", "message"), [
-    (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"),
-    (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
-    (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"),
-    (gives({"A": 0.5, "ZZZ": 0.1}), "does on 2024-01-01 .*ZZZ"),
-    (gives("all of it"), "does on 2024-01-01 .*str"),
-    (gives({"A": "half"}), "does on 2024-01-01 .*dict"),
+    (gives([0.5, np.inf]), "does on 2024-01-01 .* inf for B"), (gives([0.5, 0.6]), "does on 2024-01-01 .* 1.100000"),
+    (gives([0.5]), r"does on 2024-01-01 .* \(1,\)"), (gives({"A": 0.5, "ZZZ": 0.1}), "does on 2024-01-01 .*ZZZ"),
+    (gives("all of it"), "does on 2024-01-01 .*str"), (gives({"A": "half"}), "does on 2024-01-01 .*dict"),
     (gives(pd.Series([0.1, 0.2], index=["A", "A"])), "does on 2024-01-01 .*A twice"),
     (raises(KeyError("A\nB")), r"does failed on 2024-01-01: KeyError: 'A\\nB'$"),
     (raises(SystemExit(0)), "does failed on 2024-01-01: SystemExit"),
@@ -111,12 +108,9 @@ HALVES = np.ones((4, 2)) / 2
 
 
 @pytest.mark.parametrize(("wrong", "value"), [
-    (HALVES[:3], r"\(3, 2\)"),
-    (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
+    (HALVES[:3], r"\(3, 2\)"), (np.ones((0, 4, 2)), r"\(0, 4, 2\)"),
     (pd.DataFrame(HALVES, pd.date_range("2024-01-03", periods=4), ["A", "B"]), "2024-01-"),
-    (pd.DataFrame(HALVES, columns=["A", "B"]), "index"),
-    (EqualWeight, "EqualWeight"),
-    ("momentum", "'momentum'"),
+    (pd.DataFrame(HALVES, columns=["A", "B"]), "index"), (EqualWeight, "EqualWeight"), ("momentum", "'momentum'"),
 ])  # fmt: skip
 def test_what_is_no_strategy_is_refused(wrong, value):
     refused(value, backtest, wrong, make_market(np.full((4, 2), 10.0)), about="strategy")

@@ -117,10 +117,8 @@ def test_make_env_passes_everything_on(market):
 
 
 @pytest.mark.parametrize(("task", "settings", "told"), [
-    ("stock", {}, "'stock'; did you mean stocks"),
-    ("stocks", {"market": None}, "market="),
-    ("stocks", {"market": "sample"}, "market is 'sample'"),
-    ("stocks", {"hodl": 5}, "'hodl'; did you mean hold"),
+    ("stock", {}, "'stock'; did you mean stocks"), ("stocks", {"market": None}, "market="),
+    ("stocks", {"market": "sample"}, "market is 'sample'"), ("stocks", {"hodl": 5}, "'hodl'; did you mean hold"),
     ("stocks", {"action": "shares", "max_weight": 0.5}, "max_weight"),
 ])  # fmt: skip
 def test_what_make_env_refuses(market, task, settings, told):

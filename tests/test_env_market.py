@@ -192,8 +192,7 @@ def test_c18_a_bad_action_trades_nothing_and_is_named(bad):
 
 
 @pytest.mark.parametrize(("settings", "rewards"), [
-    ({}, [0.0953102, -0.1053605]),
-    ({"reward_scale": 10.0}, [0.953102, -1.053605]),
+    ({}, [0.0953102, -0.1053605]), ({"reward_scale": 10.0}, [0.953102, -1.053605]),
     ({"reward": "value", "reward_scale": 0.5}, [50, -55]),
 ])  # fmt: skip
 def test_c19_rewards_are_log_returns_or_changes_of_value_times_their_scale(settings, rewards):

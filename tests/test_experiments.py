@@ -34,15 +34,10 @@ def call(capsys, monkeypatch, apart):
 
 
 @pytest.mark.parametrize(("line", "value"), [
-    ("skill sac", "'sac'"),
-    ("skill apg -w 0.7", "'0.7'"),
-    ("skill apg -w resampled -n 1", "give -r FILE"),
-    ("skill apg -n 0", "markets is 0"),
-    ("skill apg -n 1 -j 0", "jobs is 0"),
-    ("skill -r no.parquet apg", "no.parquet"),
-    ("skill -o taken informed", "File exists: 'taken'"),
-    ("agents prices taken", "taken"),
-    ("learning chess", "'chess'"),
+    ("skill sac", "'sac'"), ("skill apg -w 0.7", "'0.7'"), ("skill apg -w resampled -n 1", "give -r FILE"),
+    ("skill apg -n 0", "markets is 0"), ("skill apg -n 1 -j 0", "jobs is 0"),
+    ("skill -r no.parquet apg", "no.parquet"), ("skill -o taken informed", "File exists: 'taken'"),
+    ("agents prices taken", "taken"), ("learning chess", "'chess'"),
 ])  # fmt: skip
 def test_a_mistake_ends_the_command(call, tmp_path, line, value):
     """In one line, after the usage for an option that is no option."""

@@ -254,9 +254,7 @@ def infinite(market):
 
 
 @pytest.mark.parametrize(("features", "kind", "value"), [
-    ("momentum_12_l", InputError, "did you mean momentum_12_1"),
-    ([3], InputError, "3"),
-    ([], InputError, "empty"),
+    ("momentum_12_l", InputError, "did you mean momentum_12_1"), ([3], InputError, "3"), ([], InputError, "empty"),
     (lambda market: market.close, InputError, "<lambda>"),
     (feature("wrong", lambda market: market.close[0]), InputError, r"wrong .*\(6,\)"),
     ([feature("twin", lambda market: market.close) for _ in range(2)], InputError, "twin"),
@@ -292,8 +290,7 @@ def test_a_given_scaling_is_used_unchanged_and_travels_as_json(market):
 
 @pytest.mark.parametrize(("trained", "features", "value"), [
     (["return_5", "return_63"], ["return_5", "beta_252"], "beta_252, return_63"),
-    (["return_5", "return_63"], ["return_63", "return_5"], "return_5, return_63"),
-    (price, None, "price"),
+    (["return_5", "return_63"], ["return_63", "return_5"], "return_5, return_63"), (price, None, "price"),
 ])  # fmt: skip
 def test_a_scaling_of_other_features_is_refused(market, trained, features, value):
     scaling = build_panel(market, trained, fit=(0, 200)).scaling

@@ -67,12 +67,10 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
 
 
 @pytest.mark.parametrize(("table", "word"), [
-    (WIDE.T, "frame.T"),
-    (LONG.reset_index().melt(["date", "ticker"]), "pivot"),
+    (WIDE.T, "frame.T"), (LONG.reset_index().melt(["date", "ticker"]), "pivot"),
     (LONG.unstack().stack(0), "one value per row"),
     (LONG.rename({"AAA": 9, "BBB": 10}, level=1).rename_axis(["date", "hour"]), "date, hour"),
-    (pd.concat({"x": LONG.unstack()}, axis=1), "3 levels"),
-    (pd.DataFrame(), "no column 'date'"),
+    (pd.concat({"x": LONG.unstack()}, axis=1), "3 levels"), (pd.DataFrame(), "no column 'date'"),
     (LONG.reset_index().assign(Date=DAYS[0]), "date and Date"),
     (LONG.reset_index().assign(timestamp=DAYS[0]).set_index("timestamp"), "two columns of dates"),
     (LONG.unstack().set_axis(["AAA", "AAA", "BBB", "BBB"], axis=1), "AAA"),
@@ -80,8 +78,7 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
     (pd.DataFrame({"No": range(1, 5), "Date": DAYS[:4], "AAA": 10.0}), "No"),
     (frame(tickers=("AAA", "BBB")).assign(symbol="X", Symbol="X").drop(columns="ticker"), "symbol"),
     (LONG.unstack().reset_index().assign(ticker="X"), "in its header"),
-    (LONG.unstack().rename(columns={"BBB": "AAA"}), "AAA"),
-    (LONG[["open"]].unstack(), "close"),
+    (LONG.unstack().rename(columns={"BBB": "AAA"}), "AAA"), (LONG[["open"]].unstack(), "close"),
 ])  # fmt: skip
 def test_tables_that_cannot_be_used(table, word):
     refuses(lambda: read_bars(table), word)

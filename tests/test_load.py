@@ -210,10 +210,8 @@ def test_spells_may_repeat_overlap_and_lie_outside(members):
 
 
 @pytest.mark.parametrize(("text", "value"), [
-    ("ticker,from\nA,2020-01-01\n", "to_exclusive"),
-    (HEAD, r"members\.csv"),
-    (HEAD + "A,,2020-01-01\n", "'from' of A is blank"),
-    (HEAD + "A,2020-01-02,2020-01-02\n", "of A \\(2020-01-02\\)"),
+    ("ticker,from\nA,2020-01-01\n", "to_exclusive"), (HEAD, r"members\.csv"),
+    (HEAD + "A,,2020-01-01\n", "'from' of A is blank"), (HEAD + "A,2020-01-02,2020-01-02\n", "of A \\(2020-01-02\\)"),
 ])  # fmt: skip
 def test_unusable_membership_files(members, text, value):
     refused(value, read_members, members(text), error=DataError)
@@ -264,7 +262,9 @@ def test_each_index_has_its_members_benchmark_and_calendar(name, fewest, most):
     form = r"(60\d{4}|68\d{4})\.SS|(00\d{4}|30\d{4})\.SZ" if name in ("csi300", "csi500") else r"[A-Z]{1,5}(-[A-Z])?"
     assert [ticker for ticker in membership.tickers if not re.fullmatch(form, ticker)] == []
     tickers = np.unique(membership.tickers).tolist()
-    counts = membership.grid(sessions_of(index.calendar, *stamps("2009-01-05", "2024-12-31")).dates, tickers).sum(axis=1)
+    counts = membership.grid(sessions_of(index.calendar, *stamps("2009-01-05", "2024-12-31")).dates, tickers).sum(
+        axis=1
+    )
     assert (counts.min(), counts.max()) == (fewest, most)
     some = membership.during(*stamps("2024-02-01", "2024-02-01"))[:3]
     market = load_market(frame(*some, index.benchmark, calendar=index.calendar), members=name)

@@ -93,10 +93,8 @@ def test_an_environment_is_a_gymnasium_vector_environment():
 
 
 @pytest.mark.parametrize(("arguments", "argument"), [
-    ({"task": "hopperr"}, "task"),
-    ({"task": "hopper", "start": "2020-01-02"}, "start"),
-    ({"task": "hopper", "hold": 3}, "hold"),
-    ({"task": "hopper", "device": "tpu"}, "device"),
+    ({"task": "hopperr"}, "task"), ({"task": "hopper", "start": "2020-01-02"}, "start"),
+    ({"task": "hopper", "hold": 3}, "hold"), ({"task": "hopper", "device": "tpu"}, "device"),
 ])  # fmt: skip
 def test_arguments_that_mean_nothing_are_refused(arguments, argument):
     refused("", finpod.make_env, about=argument, **arguments)

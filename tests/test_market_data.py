@@ -41,10 +41,8 @@ def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
 
 
 @pytest.mark.parametrize(("changes", "value"), [
-    ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 .*2024-01-03"),
-    ({"dates": DATES[::-1]}, "2024-01-08 .*2024-01-05"),
-    ({"tickers": ("A", "A")}, "A appears twice"),
-    ({"close": CLOSE[:, :1]}, r"close .*\(4, 1\).*\(4, 2\)"),
+    ({"dates": DATES[[0, 1, 1, 2]]}, "2024-01-03 .*2024-01-03"), ({"dates": DATES[::-1]}, "2024-01-08 .*2024-01-05"),
+    ({"tickers": ("A", "A")}, "A appears twice"), ({"close": CLOSE[:, :1]}, r"close .*\(4, 1\).*\(4, 2\)"),
     ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
     ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
     ({"benchmark_close": np.ones(3)}, r"benchmark_close .*\(3,\)"),

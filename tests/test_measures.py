@@ -156,15 +156,10 @@ def test_tensors_and_series_are_taken():
 
 
 @pytest.mark.parametrize(("arguments", "text"), [
-    ({}, "either"),
-    ({"equity": [1, 2], "returns": [0.1]}, "either"),
-    ({"equity": [1, math.nan, 2]}, "position 1"),
-    ({"returns": [0.1, math.inf]}, "position 1"),
-    ({"equity": [0, 1, 2]}, "start above zero"),
-    ({"equity": ["a", "b"]}, "a list"),
-    ({"equity": 3.0}, "shape"),
-    ({"equity": [1, 2], "risk_free": -1}, "risk_free"),
-    ({"equity": [1, 2], "risk_free": "5%"}, "risk_free is '5%'"),
+    ({}, "either"), ({"equity": [1, 2], "returns": [0.1]}, "either"), ({"equity": [1, math.nan, 2]}, "position 1"),
+    ({"returns": [0.1, math.inf]}, "position 1"), ({"equity": [0, 1, 2]}, "start above zero"),
+    ({"equity": ["a", "b"]}, "a list"), ({"equity": 3.0}, "shape"),
+    ({"equity": [1, 2], "risk_free": -1}, "risk_free"), ({"equity": [1, 2], "risk_free": "5%"}, "risk_free is '5%'"),
 ])  # fmt: skip
 def test_bad_input_is_named(arguments, text):
     refused(text, metrics, **arguments)
@@ -216,13 +211,9 @@ def test_b23_a_curve_with_falling_dates_is_refused():
 
 
 @pytest.mark.parametrize(("equity", "returns"), [
-    ([100, 110, 99], [0.1, -0.1]),
-    ([100, 0, 50], [-1, 0]),
-    ([100, -20, 50, 60], [-1, 0, 0]),
-    ([np.nan, 100, 110], [np.nan, 0.1]),
-    ([100, np.nan, 110], [np.nan, np.nan]),
-    ([[100, 50], [110, 0], [99, 10]], [[0.1, -1], [-0.1, 0]]),
-    ([100], []),
+    ([100, 110, 99], [0.1, -0.1]), ([100, 0, 50], [-1, 0]), ([100, -20, 50, 60], [-1, 0, 0]),
+    ([np.nan, 100, 110], [np.nan, 0.1]), ([100, np.nan, 110], [np.nan, np.nan]),
+    ([[100, 50], [110, 0], [99, 10]], [[0.1, -1], [-0.1, 0]]), ([100], []),
 ])  # fmt: skip
 def test_simple_returns(equity, returns):
     np.testing.assert_allclose(simple_returns(equity), returns, rtol=1e-15, atol=1e-15)

@@ -179,8 +179,7 @@ DAYS = pd.DatetimeIndex(sessions(4))
     (DAYS.strftime("%Y-%m-%d")[[1, 0, 2, 3]], "2024-01-03 is followed by 2024-01-02"),
     (DAYS.tz_localize("Asia/Tokyo")[[0, 1, 2, 2]], "2024-01-04.* is followed by 2024-01-04"),
     (pd.Index(DAYS, dtype="timestamp[us][pyarrow]")[[1, 0, 2, 3]], "2024-01-03.* is followed by 2024-01-02"),
-    ([0, 1, 0, 1], "1 is followed by 0"),
-    (["Jan 2020", "Feb 2020", "Mar 2020", "Apr 2020"], "'Jan 2020'"),
+    ([0, 1, 0, 1], "1 is followed by 0"), (["Jan 2020", "Feb 2020", "Mar 2020", "Apr 2020"], "'Jan 2020'"),
     ([20240131, 20240229, 20240331, 20240430], "20240131"),
     ([pd.Timestamp("2024-01-02", tz=zone) for zone in ("UTC", "Asia/Tokyo", "UTC", "UTC")], "2024-01-02"),
 ])  # fmt: skip
@@ -210,6 +209,7 @@ def test_a_market_keeps_its_bars_a_year_in_every_part(tmp_path):
     for part in parts:
         assert (part.periods_per_year, part.sessions_per_year, part.bars_per_session) == (52, 52, 1)
         assert "periods_note" not in part.manifest
+
     def with_periods(market, periods):
         return replace(market, periods_per_year=periods, sessions_per_year=None)
 

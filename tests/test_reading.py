@@ -49,7 +49,9 @@ def test_files_that_excel_writes_keep_their_opens(tmp_path, encoding):
 
 
 def test_times_may_have_their_own_column_and_files_a_month_in_their_name(read):
-    bars = read("Date,Time,Close\n" + "".join(f"2024-01-02,{hour}:30,1\n" for hour in (9, 10, 11)), "AAA-1h-2024-01.csv")
+    bars = read(
+        "Date,Time,Close\n" + "".join(f"2024-01-02,{hour}:30,1\n" for hour in (9, 10, 11)), "AAA-1h-2024-01.csv"
+    )
     assert [f"{day:%H:%M}" for day in bars["date"]] == ["09:30", "10:30", "11:30"]
     assert set(bars["ticker"]) == {"AAA"}
 
@@ -150,8 +152,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
     ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
     (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
-    ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]),
-    ("", None, ["it is empty"]), ("\0\1\2", None, ["UTF-8"]),
+    ("<!DOCTYPE html><p>429</p>\n", None, ["HTML or JSON"]), ("", None, ["it is empty"]), ("\0\1\2", None, ["UTF-8"]),
     ("date,ticker,close\n2024-01-02,AAA,1,7\n", None, ["3 columns", "2024-01-02,AAA,1,7"]),
     ("Apple, Inc.\nDay,Close\n2024-01-02,1,1\n", None, ["Expected 2 columns", "delete titles above its header"]),
     (HEADER + ROWS + "Source: Yahoo\n", None, ["Source: Yahoo", "notes below its bars"]),

@@ -171,12 +171,9 @@ def test_g11_a_join_at_another_price_is_a_suspicion():
 
 
 @pytest.mark.parametrize(("renames", "error", "word"), [
-    ({"FBB": "METTA"}, InputError, "FBB"),
-    ({"FB": "AAA", "AAA": "FB"}, InputError, "circular"),
-    (["FB", "META"], InputError, "['FB', 'META']"),
-    ("nowhere.csv", InputError, "nowhere.csv"),
-    ("old,new\n", DataError, "renames.csv"),
-    ("from,to\nFB,META\n", DataError, "old"),
+    ({"FBB": "METTA"}, InputError, "FBB"), ({"FB": "AAA", "AAA": "FB"}, InputError, "circular"),
+    (["FB", "META"], InputError, "['FB', 'META']"), ("nowhere.csv", InputError, "nowhere.csv"),
+    ("old,new\n", DataError, "renames.csv"), ("from,to\nFB,META\n", DataError, "old"),
     ("old,new,date\nFB,META,06/09/2022\n", DataError, "'06/09/2022'"),
     ("old,new\nFB,META\nFB,AAA\n", DataError, "FB"),
 ])  # fmt: skip

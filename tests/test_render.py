@@ -119,10 +119,8 @@ def test_a_clip_is_written_and_told_of(graphics, work):
 
 
 @pytest.mark.parametrize(("line", "told"), [
-    ("hopp", "hopp is not a finished run"),
-    ("hop --agent 1", "hop has no agent 1"),
-    ("hop --seconds nan", "--seconds is nan"),
-    ("hop --seed -1", "--seed is -1"),
+    ("hopp", "hopp is not a finished run"), ("hop --agent 1", "hop has no agent 1"),
+    ("hop --seconds nan", "--seconds is nan"), ("hop --seed -1", "--seed is -1"),
     ("hop --out clip.avi", "clip.avi is not a .gif"),
 ])  # fmt: skip
 def test_what_cannot_be_rendered_ends_in_one_line(work, line, told):

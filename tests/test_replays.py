@@ -185,8 +185,7 @@ def test_portfolios_are_drawn_in_groups_that_fit_into_memory(market, monkeypatch
 
 @pytest.mark.parametrize(("strategy", "market", "reason"), [
     (Wandering(invested=0.0), random_market(gaps=0), "never_traded"),
-    (EQUAL, make_market([10.0, 11, 12, 11]), "one_asset"),
-    (EQUAL, intraday_market(), "intraday"),
+    (EQUAL, make_market([10.0, 11, 12, 11]), "one_asset"), (EQUAL, intraday_market(), "intraday"),
 ])  # fmt: skip
 def test_where_there_are_none_the_reason_is_told(strategy, market, reason):
     _, _, found, code = run(strategy, market)

@@ -95,16 +95,13 @@ def alter(**fields):
 
 
 @pytest.mark.parametrize(("damage", "message"), [
-    (forget("result.json"), "has no backtest result"),
-    (write("result.json", "[]"), "has no backtest result"),
+    (forget("result.json"), "has no backtest result"), (write("result.json", "[]"), "has no backtest result"),
     (write("result.json", '{"format": 3}'), "is damaged: result.json was changed"),
     *((change(name), f"is damaged: {name} was changed") for name in sorted(FILES - {"run.json"})[2:]),
     *((forget(name), f"is damaged: {name} is missing") for name in sorted(FILES - {"result.json"})),
     (write("fan.parquet", "x"), "fan.parquet was changed"),
-    (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS was changed"),
-    (alter(costs={"bogus": 1}), "bogus"),
-    (alter(warnings=7), r"is damaged \("),
-    (alter(format=99), "has result format 99, not 3"),
+    (write("SHA256SUMS", "nonsense\n"), "SHA256SUMS was changed"), (alter(costs={"bogus": 1}), "bogus"),
+    (alter(warnings=7), r"is damaged \("), (alter(format=99), "has result format 99, not 3"),
 ])  # fmt: skip
 def test_a_damaged_folder_is_one_line(tmp_path, saved, damage, message):
     folder = tmp_path / "run"

@@ -87,10 +87,8 @@ NONE_YET = {"places": (), "score": math.nan}
 
 
 @pytest.mark.parametrize("trials", [
-    [trial(0, state="open", **NONE_YET)],
-    [trial(0, math.nan)],
-    [trial(i, state="failed", **NONE_YET) for i in range(3)],
-    [trial(0, 1.0, places=())],
+    [trial(0, state="open", **NONE_YET)], [trial(0, math.nan)],
+    [trial(i, state="failed", **NONE_YET) for i in range(3)], [trial(0, 1.0, places=())],
     [trial(i, 1.0) for i in range(8)],
 ])  # fmt: skip
 def test_a_page_is_drawn_of_whatever_there_is(trials):

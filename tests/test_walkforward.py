@@ -92,11 +92,8 @@ def test_d12_the_strategy_passes_the_audit(market, done):
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"embargo": -1}, "embargo is -1"),
-    ({"task": "bonds"}, "'bonds'"),
-    ({"check": True}, "check is"),
-    ({"features": ["retrun_5"]}, "'retrun_5'"),
-    ({"resume": True}, "wf.unfinished"),
+    ({"embargo": -1}, "embargo is -1"), ({"task": "bonds"}, "'bonds'"), ({"check": True}, "check is"),
+    ({"features": ["retrun_5"]}, "'retrun_5'"), ({"resume": True}, "wf.unfinished"),
 ])  # fmt: skip
 def test_what_is_invalid_is_refused_in_one_line_and_leaves_nothing(market, tmp_path, changes, told):
     assert told in refusal(run, market, tmp_path / "wf", **changes)
