@@ -110,7 +110,9 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
         if not name.startswith("_") and name not in FEATURES
     ]
     if not features:
-        raise StrategyError(f"{path} defines no feature function; write a new public one that takes a market")
+        raise StrategyError(
+            f"{path} defines no feature function; add one that takes a market, with a public name that is not built in"
+        )
     return features
 
 

@@ -146,7 +146,7 @@ def _local(text: str) -> Path | None:
     if not text.startswith("file://"):
         return None
     if not text.startswith("file:///"):
-        raise InputError(f"{text} is not a path on this machine; write file:/// and the absolute path, or the path")
+        raise InputError(f"{text} names another machine; write a path such as /data/runs, or file:///data/runs")
     from urllib.request import url2pathname
 
     return Path(url2pathname(text.removeprefix("file://")))

@@ -274,6 +274,9 @@ def make_stock_task(
 
     Raises InputError for windows that are too short or not in order, no members, a bad anchor, or missing volumes.
     """
+    for name, window in (("train", train), ("validation", validation)):
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise InputError(f"{name} is {window!r:.60}; pass the first and the last day, (start, end)", argument=name)
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:
         begin, end = (f"{market.dates[row]!s:.10}" for row in (validation_rows[0], train_rows[1]))
@@ -282,7 +285,7 @@ def make_stock_task(
     for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
         if last - first < trading.hold:
             text = f"the {name} window has {last - first} bars to trade, fewer than hold={trading.hold}"
-            raise InputError(f"{text}; choose a longer window or a smaller hold", argument=name)
+            raise InputError(f"{text}; choose a longer window, or decide more often", argument=name)
     known = market.rows(0, validation_rows[1] + 1)
     # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))

@@ -109,7 +109,7 @@ def train(
     object that lacks a member, a `market` for a task without a market, an `out` that exists (unless `overwrite`), an
     unfinished run of this name without `resume` or `overwrite`, other settings on resuming, and a run that is in use.
     """
-    require_number("seeds", seeds, 1, whole=True)
+    require_number("seeds", seeds, 1, 1000, whole=True)
     require_number("threads", threads, 1, whole=True)
     for name, value, kind in (("pods", pods, Pods), ("plan", plan, Plan), ("costs", costs, Costs)):
         if not isinstance(value, kind | None):
@@ -208,7 +208,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
     if LEARNERS[setup.learner].needs_gradient and steps * hold > sessions:
         raise InputError(
             f"num_steps {steps} needs {steps * hold:,} bars at hold={hold}, but the training window has {sessions:,}; "
-            "choose a longer window or a smaller hold, or lower num_steps in config",
+            "choose a longer window, decide more often, or lower num_steps in config",
             argument="num_steps",
         )
     if progress is not None:

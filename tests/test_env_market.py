@@ -153,6 +153,14 @@ def test_softmax_holds_cash_too():
     assert env.step(torch.zeros(1, 4)).obs.state.tolist() == [[0.25] * 4]
 
 
+def test_orders_need_a_bar_at_the_decision_as_in_scoring():
+    prices = np.array([[10, np.nan], [10, 10], [10, 10], [10, 10]])
+    env = make_env(make_market(close=prices, open=prices), action="shares")
+    for held in ([100, 0], [200, 100]):
+        env.step(torch.ones(1, 2))
+        assert env.account.shares.tolist() == [[held]]
+
+
 def test_hmax_counts_shares_as_traded():
     """At a quarter of the traded price, an order of 8 shares as traded is one of 32 adjusted."""
     market = flat_market(25, 25, days=3, factor=[[1, 0.5], [1, 0.25], [1, 0.125]])

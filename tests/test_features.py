@@ -210,7 +210,7 @@ def test_b10_a_new_listing_keeps_its_place_and_waits_for_its_own_warm_up(market)
         assert np.isnan(values[:since]).all(), name
         assert np.isfinite(values[since:]).all(), name
     panel = build_panel(listed, price, fit=(0, 200))
-    assert panel.among[:, 4].tolist() == [day >= 100 for day in range(DAYS)]
+    np.testing.assert_array_equal(panel.among[:, 4], market.member[:, 4] & (np.arange(DAYS) >= 100))
     assert panel.features[:100, 4].abs().max() == 0
 
 

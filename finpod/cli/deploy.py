@@ -89,7 +89,9 @@ def submit(
         JobSubmissionClient(address)  # checks the packages and the connection
     except Exception as error:  # Ray raises errors of many classes
         text = f"cannot submit to {address}: {first_line(error)}; install ray[default], run kubectl port-forward, or"
-        raise InputError(f"{text} change --address; for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN") from error
+        raise InputError(
+            f"{text} change --address; if the cluster requires a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+        ) from error
     folder = [] if working_dir is None else ["--working-dir", working_dir]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", address, *folder, "--"]
     raise typer.Exit(subprocess.run([*ray, *(command or [])], check=False).returncode)

@@ -186,10 +186,10 @@ def load(values: Mapping[str, Any], path: str | None = None, **further: Any) -> 
     import finpod
 
     arguments = values_of(MARKET, values) | further
-    market = market_path(arguments.pop("market", ""))
+    market = arguments.pop("market", "")
     for name in ("benchmark", "calendar"):
         arguments[name] = none_or(arguments[name])
-    return finpod.load_market(path or market, **arguments)
+    return finpod.load_market(path or market_path(market), **arguments)
 
 
 def none_or(word: str) -> str | None:
@@ -200,6 +200,8 @@ def none_or(word: str) -> str | None:
 def market_path(market: str) -> str:
     """Return the path for `--market`: in data/ for a name without /, unless a file or just a folder has this name."""
     path = Path(market)
+    if not market:
+        raise InputError("market is empty; give a file, a snapshot or 'sample'", argument="market")
     if market == "sample" or path.is_file() or path.name != market or path.suffix.lower() in (".parquet", ".csv"):
         return market
     return market if path.is_dir() and not (DATA / market).exists() else str(DATA / market)

@@ -54,7 +54,8 @@ def plain_word(name: str) -> str:
     """Return the name unchanged. Raises InputError if it cannot be the name of a file or folder."""
     if name in ("", ".", "..") or Path(name).name != name or not name.isprintable() or name != name.strip():
         raise InputError(
-            f"{name!r} cannot be the name of a file; give a word without a slash or outer spaces", argument="name"
+            f"{name!r} cannot be the name of a file; give a name without slashes, and without spaces at its ends",
+            argument="name",
         )
     return name
 

@@ -98,7 +98,7 @@ OF_STOCKS = [*STOCKS_ONLY, "train", "validation", "features"]
 NEEDED = ("train", "validation", "out")
 """Options that a new run on stocks requires. Other tasks require only `out`."""
 PASSED = ("learner", "agents", "rounds", "keep", "steps", "seed", "seeds", "device", "overwrite", "storage", "fork")
-"""Options of all tasks that are passed to `finpod.train` unchanged."""
+"""Options that every task has, and that are passed to `finpod.train` unchanged."""
 OF_PLACE = ("out", "storage", "tensorboard")
 """Options that a fork does not copy, because the fork writes to other folders."""
 

@@ -43,7 +43,7 @@ def train(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train agents and save the best. The best stock agents on validation form an ensemble for `finpod backtest`."""
+    """Train agents and save the best. Stock agents with the best validation scores form an ensemble for `finpod backtest`."""
     import finpod
     from finpod.cli.live import EventFiles, watched
 

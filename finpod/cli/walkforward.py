@@ -63,7 +63,7 @@ def walkforward(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows, and test on the days after each window. Also writes a backtest with the name of OUT."""
+    """Train on rolling windows, and test on the days after each window. Also write a backtest, named like the folder --out."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 

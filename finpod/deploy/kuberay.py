@@ -157,7 +157,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
         # a folder below the mount path: the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{claim.partition(':')[2]}/") for claim in cluster.claim):
             raise InputError(
-                f"--out {out} is not in a mounted claim, so agents would be lost; pass --claim NAME:/runs --out /runs/first"
+                f"--out {out} is not below the path of a claim, and would be lost; pass --claim NAME:/runs --out /runs/first"
             )
     return _manifest("RayJob", name, cluster, entrypoint=line)
 

@@ -41,7 +41,7 @@ class MarketEnv:
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
             bars = f"the window has {self.last - self.first} bars to trade, fewer than hold={config.hold}"
-            raise InputError(f"{bars}; choose a longer window or a smaller hold")
+            raise InputError(f"{bars}; choose a longer window, or decide more often")
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = execution.mark.device
@@ -197,6 +197,7 @@ class MarketEnv:
             orders = action.double().clamp(-1, 1) * config.hmax
             orders = orders.trunc() if config.whole_shares else orders
             orders = orders if execution.factor is None else orders / execution.factor[execution.fill_row(rows)]
+            orders = orders.where(execution.has_bar[rows - execution.lag], 0.0)
         else:
             price = execution.price[execution.fill_row(rows)]
             orders = orders_for(self._weights(action, rows, account), value(*account, price), account.shares, price)

@@ -113,8 +113,8 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Return the audit of the decisions `run` up to the last of `days` sampled rows, of the features on the sampled
-        rows and, with `fills`, of the prices at which decisions on these rows are filled."""
+        """Sample `days` rows, and return the audit of the decisions in `run` up to the last sampled row and of the features
+        on the sampled rows. With `fills`, also audit the prices at which decisions on these rows are filled."""
         market, note = self.market, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))

@@ -131,7 +131,7 @@ def _record_method(kind: type, name: str) -> None:
 
 
 def _record_readers(module: str) -> None:
-    """Record the calls of the native readers of a module that is about to be imported."""
+    """Import a module and wrap its readers in `NATIVE`, so that their calls are recorded."""
     loaded = import_module(module)
     for known in NATIVE[module]:
         owner, _, name = known.rpartition(".")

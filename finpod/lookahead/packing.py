@@ -29,7 +29,7 @@ class Packed(NamedTuple):
     findings: tuple[Finding, ...] = ()
     """Findings on later data in the strategy, and on fitted models if it has no `trained_until`."""
     error: str = ""
-    """Reason why the strategy could not be pickled; `content` is then empty. Empty if it was pickled."""
+    """Reason why the strategy could not be pickled; in this case, `content` is empty. "" if it was pickled."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:

@@ -204,7 +204,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (fields, facts): fields of a `MarketData` of the assets with bars, and manifest entries on the members."""
+    """Return (fields, facts): arguments of a `MarketData` of all assets with bars, and manifest entries on members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)

@@ -28,7 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions tilt, zero outside `among`. None: equal weights; `encode` gets no anchor."""
+    """[T, N] float32 weights that actions change, zero outside `among`. None for equal weights, without `encode`'s anchor."""
 
 
 class Score(NamedTuple):

@@ -257,15 +257,17 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
     refused = [change for change in changed if not _among(change[0], FREE)]
     for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
         change = f"{name} was {old!r:.200} and is {new!r:.200}"
-        if name == DATA and not any(other.startswith(WINDOWS) for other, _, _ in refused):
+        if name == DATA and any(other.startswith(WINDOWS) for other, _, _ in refused):
+            continue  # because of the other windows, which follow
+        if name == DATA:
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
             raise InputError(f"{change}, so agents are not comparable with {where}; train under another name", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(
-                    f"rounds of {where} end at {old!r:.200} steps, but those of the fork at {new!r:.200}; "
-                    "keep the number of steps a round"
+                    f"rounds of {where} end at {old!r:.200} steps, but rounds of the fork end at {new!r:.200}; "
+                    "use the same number of steps per round"
                 )
         elif not forked:
             way_out = "resume with the same settings, or fork it to another name with fork="

@@ -85,7 +85,7 @@ def _settled(
 def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
     """Return an `Execution` with tables [lag + 2, B, N] for B = `count` sessions at once.
 
-    Its row `lag` has, for session b, the row first + b of the market.
+    Entry [lag, b] of each table is row first + b of the market.
     """
 
     def sides(table: Tensor | None) -> Tensor | None:

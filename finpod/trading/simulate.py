@@ -1,7 +1,7 @@
 """`simulate`: trade accounts through the ledger, one session at a time. `Terms` are its rules, `Path` its result."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -40,6 +40,9 @@ class Terms:
     def __post_init__(self) -> None:
         if not isinstance(self.costs, Costs):
             raise InputError(f"costs is {self.costs!r:.60}; pass finpod.Costs(fee_bps=...)", argument="costs")
+        for setting in fields(self):
+            if isinstance(setting.default, bool) and not isinstance(value := getattr(self, setting.name), bool):
+                raise InputError(f"{setting.name} is {value!r:.60}; pass True or False", argument=setting.name)
         if self.max_weight is not None:
             require_number("max_weight", self.max_weight, LOOSE, 1)
         if self.max_turnover is not None:

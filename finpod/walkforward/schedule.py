@@ -113,7 +113,7 @@ def schedule(
             if rows <= hold:
                 raise InputError(
                     f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} bars to trade, fewer than "
-                    f"hold={hold}; take a longer window, a smaller hold, or a shorter purge or embargo"
+                    f"hold={hold}; take a longer window, decide more often, or take a shorter purge or embargo"
                 )
         first_day = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
@@ -142,7 +142,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
         text = f"the days from {sessions[begin]} on have {last - first} bars to trade, fewer than hold={hold}"
-        raise InputError(f"{text}; choose a later end, or a smaller hold")
+        raise InputError(f"{text}; choose a later end, or decide more often")
     rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
         row = first + math.ceil((int(opening[day]) - first) / hold) * hold
