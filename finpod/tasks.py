@@ -275,7 +275,7 @@ def make_stock_task(
     Raises InputError for windows that are too short or not in order, no members, a bad anchor, or missing volumes.
     """
     for name, window in (("train", train), ("validation", validation)):
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
+        if isinstance(window, str) or not np.iterable(window) or len(list(window)) != 2:
             raise InputError(f"{name} is {window!r:.60}; pass the first and the last day, (start, end)", argument=name)
     train_rows, validation_rows = market.window(*train), market.window(*validation)
     if validation_rows[0] <= train_rows[1]:

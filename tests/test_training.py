@@ -141,10 +141,10 @@ def test_names_that_are_never_members_are_left_out(market):
     ({"hold": 70}, "the training window has 55 bars"), ({"hold": 30}, "the validation window has 19 bars"),
     ({"seeds": 0}, "seeds is 0"), ({"pods": 3}, "pods is 3"), ({"plan": "x"}, "plan is 'x'"),
     ({"costs": 10.0}, "costs is 10.0"), ({"threads": 0}, "threads is 0"), ({"num_envs": None}, "num_envs is None"),
-    ({"train": (25, 85), "validation": (81, 100)}, "training ends only"),
+    ({"train": (25, 85), "validation": (81, 100)}, "training ends only"), ({"train": "1991:1992"}, "train is '1991:1992'"),
 ])  # fmt: skip
 def test_what_is_invalid_is_refused_in_one_line(market, tmp_path, changes, told):
-    windows = {name: tuple(market.dates[list(changes[name])]) for name in ("train", "validation") if name in changes}
+    windows = {name: tuple(market.dates[list(changes[name])]) for name in changes if isinstance(changes[name], tuple)}
     assert told in refusal(market, tmp_path, **{**changes, **windows})
 
 
