@@ -48,6 +48,13 @@ def test_a25_ready_weights_may_have_a_clock(zone):
     assert backtest(aware, hourly).equity.equals(backtest(table, hourly).equity)
 
 
+def test_a_strategy_trained_with_other_fills_or_bars_is_warned_of():
+    who = does(lambda view: None)
+    who.provenance = {"fill": "open", "periods_per_year": 52}
+    warned = {warning.code for warning in backtest(who, random_market(days=30), fill="close").warnings}
+    assert {"other_fill", "other_frequency"} <= warned
+
+
 def test_a_baseline_of_the_name_of_the_strategy_is_left_out():
     first = does(lambda view: np.eye(len(view.tickers))[0])
     market = random_market(days=40)

@@ -135,13 +135,13 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "simulated": "simulated prices ({title}): the figures say nothing about real markets",
     "survivorship": "survivorship bias: {membership}; companies that failed or left earlier are not in the data, which "
     "flatters every strategy",
-    "unknown_universe": "the data do not say how their assets were selected; selection with hindsight flatters every "
-    "strategy",
+    "unknown_universe": "the data do not say how their assets were selected; hindsight flatters every strategy",
     "missing_members": "on dates without prices, {count:# index member} cannot be traded, for example {tickers}",
     "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; if "
     "assets that have left the index are missing, this flatters every strategy",
     "note": "{text}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
+    "other_frequency": "the strategy was trained on {trained:g} bars a year, but the data of this backtest have {now:g}",
     "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
     "too_good": _too_good,

@@ -128,7 +128,8 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         members, score = provenance["members"], provenance["score"]
         print(f"{trained.name}: the best {len(members)} of {trained.trials} trials")
         print(provenance.get("title", provenance["task"]))
-        print(f"{score}: {members[0]['score']:.4g} by agent {members[0]['agent']}")
+        best = "-inf" if members[0]["score"] is None else f"{members[0]['score']:.4g}"
+        print(f"{score}: {best} by agent {members[0]['agent']}")
     else:
         lines = provenance["figures"]
         anchor = provenance.get("trading", {}).get("anchor", "equal-weight")

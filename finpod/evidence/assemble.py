@@ -113,7 +113,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings on the data, and a warning if orders are filled at another price than in training."""
+    """Yield warnings on the data, and warnings if fills or frequency differ from those in training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})
@@ -134,3 +134,6 @@ def _data(result: BacktestResult) -> Iterator[ResultWarning]:
     trained = result.agent.get("fill", result.fill)
     if trained != result.fill:
         yield ResultWarning("other_fill", {"trained": trained, "filled": result.fill})
+    trained, now = result.agent.get("periods_per_year", result.periods_per_year), result.periods_per_year
+    if abs(trained / now - 1) > 0.1:
+        yield ResultWarning("other_frequency", {"trained": trained, "now": now})

@@ -149,7 +149,7 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
         if last - row < hold:
             break
         if row == rows[-1]:
-            text = f"test={test.length}{test.unit} has fewer bars than hold={hold}; raise test or lower hold"
+            text = f"test={test.length}{test.unit} has fewer bars than hold={hold}; choose longer tests, or decide more often"
             raise InputError(text, argument="test")
         rows.append(row)
     return rows
