@@ -208,7 +208,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return the fraction of random portfolios with a lower Sharpe ratio than the strategy, NaN if a ratio is missing."""
+    """Return the fraction of random portfolios with a lower Sharpe ratio than the strategy; without ratios, NaN."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()

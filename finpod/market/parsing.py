@@ -97,9 +97,9 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
     """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else the one the texts show.
 
     A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
-    two, four or more digits follow, or an exponent or a letter such as K, or if the number begins with the mark, with a
-    single 0, or with four digits. Other marks in volumes separate thousands. Raises DataError if the texts do not
-    decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
+    two, four or more digits follow, or an exponent or a letter such as K, or if 0, no digit, or at least four digits
+    precede. Other marks in volumes separate thousands. Raises DataError if the texts do not decide (1,234 may be 1234
+    or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
