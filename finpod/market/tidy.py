@@ -98,7 +98,9 @@ def _tidy(
         raise DataError(f"{name} has no bar, only column names; check how it was made")
     dates = layout.dates
     for times in (c.values.astype(str) for c in layout.columns if c.word == "time" and c.values is not layout.dates):
-        dates = dates.astype(str) + " " + times if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() else dates
+        text = dates.astype(str)
+        if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() and not text.str.contains(":").any():
+            dates = text + " " + times
     days, offsets, reading = parse_dates(dates, name, day_first, calendar)
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
