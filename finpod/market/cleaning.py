@@ -232,9 +232,9 @@ def _note_on_gaps(member: Array, has_bar: Array) -> list[str]:
     expected = member & np.maximum.accumulate(has_bar) & np.maximum.accumulate(has_bar[::-1])[::-1]
     missing = (expected & ~has_bar).sum() / max(expected.sum(), 1)
     text = (
-        "of the bars are missing; equal weight, rules and agents sell an asset without a bar at a decision and buy it"
+        "of the bars are missing; equal weight, most rules and agents sell an asset without a bar at a decision and buy"
     )
-    return [f"{missing:.1%} {text} again later; use assets with the same sessions"] if missing > GAPS else []
+    return [f"{missing:.1%} {text} it again later; use assets with the same sessions"] if missing > GAPS else []
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:
