@@ -52,7 +52,7 @@ def run(*pieces):
 @contextmanager
 def started(*pieces, **options):
     """The same in a process of its own, killed at the end of the block."""
-    words = [sys.executable, "-m", "finpod.cli", *shlex.split(" ".join(pieces))]
+    words = [sys.executable, "-m", "finpod", *shlex.split(" ".join(pieces))]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
     with subprocess.Popen(words, **pipes | options) as child:
         try:

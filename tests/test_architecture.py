@@ -32,7 +32,7 @@ BUDGETS = {
     "evidence backtesting comparison": 2505,
     "tournament walkforward": 2620,
     "report": 1600,
-    "deploy bench cli": 2850,
+    "deploy bench cli __main__": 2850,
     "spine": 6500,
 }
 """Packages -> most lines that they may have together. known.toml says what the larger ones may have until they shrink."""
@@ -72,7 +72,7 @@ report
 api
 bench
 deploy
-cli
+cli | __main__
 """
 """A module imports from its own layer and from those above it. Behind the bar: modules that will move to the layer."""
 UPWARD = {
@@ -165,7 +165,7 @@ def test_imports_form_no_circle():
 def test_modules_are_short_and_packages_keep_to_their_budgets():
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     assert {module: count for module, count in lines.items() if count > MODULE_LINES} == {}
-    tops = {module for module, path in MODULES.items() if path.parent == PACKAGE}
+    tops = {module for module, path in MODULES.items() if path.parent == PACKAGE and module != "__main__"}
     groups = {name: set(name.split()) for name in BUDGETS} | {"top level": tops, "spine": set(SPINE.split())}
     sizes = {name: sum(lines[m] for m in MODULES if part_of(m, group)) for name, group in groups.items()}
     sizes["spine"] -= sum(lines[m] for m in MODULES if part_of(m, BESIDE_THE_SPINE))

@@ -121,7 +121,7 @@ def test_output_that_nobody_reads_ends_the_command_in_silence(work):
 
 
 def test_output_that_cannot_be_written_is_an_error(work):
-    command = [sys.executable, "-m", "finpod.cli", "data", "show", "sim"]
+    command = [sys.executable, "-m", "finpod", "data", "show", "sim"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (2, "error: the system: No space left on device; --debug shows where\n")

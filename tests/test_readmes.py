@@ -60,7 +60,7 @@ def commands_of(language, text):
             yield ["make", "-n", "-C", str(ROOT), *arguments]
         elif program == "finpod":
             small = SMALL.split() if arguments[0] in ("train", "walkforward") else []
-            yield [sys.executable, "-m", "finpod.cli", *arguments, *small]
+            yield [sys.executable, "-m", "finpod", *arguments, *small]
 
 
 @pytest.mark.journey

@@ -1,4 +1,4 @@
-"""`python -m finpod.cli`."""
+"""`python -m finpod`."""
 
 from finpod.cli import main
 
