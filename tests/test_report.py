@@ -126,7 +126,7 @@ def test_e05_e07_every_shape_of_history_renders(name):
     assert f"{percent(final)} at the end" in chart(result, "relative").alt
 
 
-@pytest.mark.parametrize("missing", [[0, 3, 4, 5, -1], slice(None)])
+@pytest.mark.parametrize("missing", [[0, 3, 4, 5, -1], slice(0, None, 9), slice(None)])
 def test_e05_a23_missing_benchmark_days_render(missing):
     benchmark = make_result(days=130).benchmark_equity.copy()
     benchmark.iloc[missing] = np.nan
@@ -135,6 +135,8 @@ def test_e05_a23_missing_benchmark_days_render(missing):
     assert percent(result.metrics.total_return) in html
     assert ('<th scope="col">no benchmark</th>' in html) == (not result.has_benchmark)
     assert not re.search("<t[hd][^>]*>none<|none (had|returned)", html)
+    bare = replace(result, benchmark_equity=benchmark * np.nan)
+    assert (chart(result, "sharpe").svg != chart(bare, "sharpe").svg) == result.has_benchmark
     assert chart(replace(result, equal_weight_equity=result.equity * np.nan), "relative").svg == ""
 
 
