@@ -50,6 +50,13 @@ def test_a_day_that_begins_in_utc_is_the_day_of_the_exchange():
     assert_array_equal(parse_dates(stamps, "a file", calendar="XTKS")[0], JULY)
 
 
+def test_closes_of_three_exchanges_are_daily_bars():
+    stamps = pd.Series(["2024-01-02 15:00+09:00", "2024-01-02 16:30Z", "2024-01-02 16:00-05:00"])
+    days, offsets, _ = parse_dates(stamps, "a file", one=np.array([True, False, False]))
+    assert (days[2], *days[:2]) == (np.datetime64("2024-01-02"),) * 3
+    assert offsets == {"+09:00", "+00:00", "-05:00"}
+
+
 @pytest.mark.parametrize(("text", "day_first", "expected"), [
     (["03/04/2024", "03/13/2024"], None, ["2024-03-04", "2024-03-13"]),
     (["03/04/2024", "13/04/2024"], None, ["2024-04-03", "2024-04-13"]),

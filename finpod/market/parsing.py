@@ -172,10 +172,11 @@ def is_date(text: str, digits: bool = False) -> bool:
 
 
 def parse_dates(
-    column: pd.Series, name: str, day_first: bool | None = None, calendar: str | None = None
+    column: pd.Series, name: str, day_first: bool | None = None, calendar: str | None = None, one: Array | None = None
 ) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
+    Bars are intraday if those of one asset are, for exchanges close at different times. `one` [rows] marks its rows.
     Intraday stamps with a UTC offset become times of the exchange `calendar`, or UTC if it is None. Their set of offsets
     is empty. Other stamps become days: times in UTC except midnight become days of the exchange, others the days that
     are written. Raises DataError for blank cells, InputError for a wrong calendar.
@@ -184,7 +185,7 @@ def parse_dates(
     if (blank := np.isnat(stamps.clock)).any():
         raise DataError(f"{name}: row {int(blank.argmax()) + 1} has no date; every bar must have its date")
     local, in_utc = stamps.clock, (stamps.clock == stamps.utc) & (stamps.clock != stamps.clock.astype("datetime64[D]"))
-    if (intraday := is_intraday(stamps.clock)) or in_utc.any():
+    if (intraday := is_intraday(stamps.clock if one is None else stamps.clock[one])) or in_utc.any():
         zone = UTC if calendar is None else sessions_of(calendar, stamps.clock[0], stamps.clock[0]).zone
         local = stamps.on_clock(zone)
     if intraday:

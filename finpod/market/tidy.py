@@ -101,7 +101,8 @@ def _tidy(
         text = dates.astype(str)
         if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() and not text.str.contains(":").any():
             dates = text + " " + times
-    days, offsets, reading = parse_dates(dates, name, day_first, calendar)
+    one = None if layout.tickers is None else (layout.tickers == layout.tickers.mode().iloc[0]).to_numpy(dtype=bool)
+    days, offsets, reading = parse_dates(dates, name, day_first, calendar, one)
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
