@@ -156,12 +156,7 @@ CASES = {
     "all": (lambda noise, monkeypatch: noise, (), "", ""),
     "d22": (without_package, RISK[1:], "rules_missing", "needs the package skfolio"),
     "volumes": (lambda noise, _: make_market(noise.close), BASELINES[-1:], "rules_without_volumes", "needs volumes"),
-    "intraday": (
-        lambda *_: intraday_market(60),
-        BASELINES,
-        "rules_daily_only",
-        "(needs daily bars|needs volumes)",
-    ),
+    "intraday": (lambda *_: intraday_market(60), BASELINES, "rules_daily_only", "(needs daily bars|needs volumes)"),
 }
 
 

@@ -100,7 +100,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] on the CPU: simple returns of the anchor, after costs, over `hold` rows from row `first` + the index."""
+        """[n] on the CPU. Value i is the return of the anchor, after costs, over `hold` rows from row `first` + i."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]

@@ -19,7 +19,7 @@ from finpod.rules import EqualWeight
 WORST = 5
 """Largest number of months in 'worst_months'."""
 ALMOST_ALL = 0.95
-"""A mean fraction above this limit (in cash, in one asset, or invested) counts as the whole."""
+"""Mean fractions above this limit count as 100 %: of the account in cash or invested, of the investment in one asset."""
 UNTOUCHED = 0.02
 """Largest deviation from the first positions, as a fraction of the account, that still counts as buy and hold."""
 SAME_CASH = 0.02

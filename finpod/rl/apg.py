@@ -31,7 +31,7 @@ ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerSpec(AccountSpec):
-    """Sizes of a `ScorerPolicy`, whose action is 'tilt' or 'softmax'."""
+    """Sizes and kinds of a `ScorerPolicy`. `action` must be 'tilt' or 'softmax'."""
 
     network: str = "linear"
     """Kind of network: 'linear', or 'mlp' for two layers that also see the mean over the assets."""

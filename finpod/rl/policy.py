@@ -88,7 +88,7 @@ class Policy(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class AccountSpec:
-    """Sizes of an `AccountPolicy`."""
+    """Sizes of an `AccountPolicy`, and kind of its action."""
 
     features: int
     """Number F of features of an asset."""

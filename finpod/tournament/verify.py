@@ -17,9 +17,9 @@ from finpod.tournament.setup import FORMAT, Plan
 
 
 def verify_log(path: str | Path) -> Leaderboard:
-    """Recompute each draw of trials from the lines before it, compare it with the log, and return the leaderboard.
+    """Check the log of a run and return its leaderboard. Each random draw is recomputed from the lines before it.
 
-    `path` is the path or URL of a log of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
+    `path` is the path or URL of the log of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
     are not read. Raises CheckpointError for the first line that is damaged or differs, InputError if there is no log.
     """
     text = str(path)

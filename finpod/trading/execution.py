@@ -112,8 +112,8 @@ class Execution:
     ) -> Fill:
         """Return the fill of `orders` [..., N] in the step that begins at the close of `row`.
 
-        Only members in the last row that the decision sees are bought; any asset can be sold. With market impact, an
-        asset whose `impact` is NaN in that row is not traded. `smooth` is passed to `settle`.
+        Assets without a price at the fill are not traded. Only assets that are members in the last row that the decision
+        sees, `row` - `lag`, can be bought. With market impact, assets whose `impact` is NaN in this row are not traded.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)
