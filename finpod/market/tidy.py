@@ -101,7 +101,7 @@ def _tidy(
         text = dates.astype(str)
         if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() and not text.str.contains(":").any():
             dates = text + " " + times
-    one = None if layout.tickers is None else (layout.tickers == layout.tickers.mode().iloc[0]).to_numpy(dtype=bool)
+    one = None if layout.tickers is None else (codes := pd.factorize(layout.tickers)[0]) == pd.Series(codes).mode()[0]
     days, offsets, reading = parse_dates(dates, name, day_first, calendar, one)
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
