@@ -144,7 +144,7 @@ def simple_returns(equity: Any) -> Any:
 
 
 def returns_per_year(known: Any, periods_per_year: float) -> float:
-    """Return the number of returns a year of a curve with gaps, which has values where the mask `known` [T] is True."""
+    """Return the number of returns per year of a curve with gaps, which has values where the mask `known` [T] is True."""
     rows = np.flatnonzero(known)
     return periods_per_year * ((len(rows) - 1) / float(rows[-1] - rows[0]) if len(rows) > 1 else 1.0)
 

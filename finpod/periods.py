@@ -1,9 +1,9 @@
-"""Number of bars a year: its measurement from dates, its comparison with the user's number, and its text in reports.
+"""Number of bars per year: its measurement from dates, its comparison with the user's number, and its text in reports.
 
-    sessions a year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by the nearest
+    sessions per year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by the nearest
                       usual number if that is within 6 %, else rounded
-    bars a session    median number of bars that share a date: 1 for daily, weekly and monthly bars
-    bars a year       sessions a year times bars a session
+    bars per session    median number of bars that share a date: 1 for daily, weekly and monthly bars
+    bars per year       sessions per year times bars per session
 
 With few dates, the number follows from regular gaps (weekly to yearly), or else is 252; see data/README.md.
 """
@@ -24,9 +24,9 @@ from finpod.errors import InputError
 Array = NDArray[Any]
 
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
-"""Usual numbers of sessions a year: of continuous markets, exchanges, every second session, weekly bars and so on."""
+"""Usual numbers of sessions per year: 365 in 24/7 markets, 252 on exchanges, 126 if every second is missing, and so on."""
 DEFAULT = 252
-"""Periods a year of values without dates, or with too few dates."""
+"""Periods per year of values without dates, or with too few dates."""
 TOLERANCE = 0.06
 """Relative distance within which a measured number is replaced by a usual one."""
 FEWEST_DATES, FEWEST_DAYS = 20, 28
@@ -34,7 +34,7 @@ FEWEST_DATES, FEWEST_DAYS = 20, 28
 YEAR, SLACK = 366, 4
 """Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""Regular bars: (shortest gap, longest gap, bars a year), in days. Last sessions of months are up to 33 days apart."""
+"""Regular bars: (shortest gap, longest gap, bars per year), in days. Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
 """Integer labels from this one on may be dates (YYYYMMDD or seconds) and are refused as ambiguous."""
@@ -45,26 +45,26 @@ CONTRADICTION = 1.1
 
 
 class PeriodsWarning(UserWarning):
-    """Warning that the dates do not determine the periods a year, or that they contradict the user's number."""
+    """Warning that the dates do not determine the periods per year, or that they contradict the user's number."""
 
 
 class Periods(NamedTuple):
-    """Bars and sessions a year, measured from dates."""
+    """Bars and sessions per year, measured from dates."""
 
-    sessions_per_year: float  # bars a year if bars are longer than sessions
+    sessions_per_year: float  # bars per year if bars are longer than sessions
     bars_per_session: float  # median number of bars on one date; 1 for daily and longer bars
-    rate: float  # sessions a year, measured without long gaps and not rounded; NaN for fewer than two dates
+    rate: float  # sessions per year, measured without long gaps and not rounded; NaN for fewer than two dates
     is_measured: bool  # whether there were enough dates for a measurement
     note: str  # reason why the number of sessions may be wrong; empty if there is none
 
     @property
     def per_year(self) -> float:
-        """Bars a year: `sessions_per_year` times `bars_per_session`."""
+        """Bars per year: `sessions_per_year` times `bars_per_session`."""
         return plain(self.sessions_per_year * self.bars_per_session)
 
 
 def measure(dates: Array) -> Periods:
-    """Return bars and sessions a year, measured from datetime64 `dates` [T] in any order. A session is one day."""
+    """Return bars and sessions per year, measured from datetime64 `dates` [T] in any order. A session is one day."""
     sessions, counts = np.unique(np.asarray(dates).astype("datetime64[D]"), return_counts=True)
     bars = float(np.median(counts)) if len(counts) else 1.0
     gaps = np.diff(sessions).astype(np.int64)
@@ -77,7 +77,7 @@ def measure(dates: Array) -> Periods:
             fitting = int(((gaps >= least) & (gaps <= most)).sum())
             if fitting >= 3 and 2 * fitting > len(gaps):
                 return Periods(yearly, bars, dense, True, "")
-        few = f"{len(sessions)} dates over {span} days are too few to measure the sessions a year"
+        few = f"{len(sessions)} dates over {span} days are too few to measure the sessions per year"
         return Periods(DEFAULT, bars, dense, False, f"{few}; {DEFAULT} are assumed; {_WAY_OUT}")
     tolerance = TOLERANCE + (SLACK / span if span < YEAR else 0.0)
     nearest = int(USUAL[np.abs(np.log(rate / USUAL)).argmin()])
@@ -86,7 +86,7 @@ def measure(dates: Array) -> Periods:
     doubt = "" if is_usual else ", which is an unusual number"
     if abs(dense / number - 1) > tolerance:
         doubt = f", or {dense:.0f} without the long gaps (up to {gaps.max()} days)"
-    note = f"the dates have {number:g} sessions a year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
+    note = f"the dates have {number:g} sessions per year{doubt}; yearly figures use {number:g}; {_WAY_OUT}"
     return Periods(number, bars, dense, True, note if doubt else "")
 
 
@@ -98,7 +98,7 @@ def contradiction(periods_per_year: float, dates: Array) -> str:
     if agrees or not measured.is_measured:
         return ""
     return (
-        f"periods_per_year is {periods_per_year:g}, but the dates have about {numbers[0]:,.0f} bars a year; "
+        f"periods_per_year is {periods_per_year:g}, but the dates have about {numbers[0]:,.0f} bars per year; "
         f"yearly figures use {periods_per_year:g}; omit periods_per_year to use the measured number"
     )
 
@@ -110,7 +110,7 @@ def is_weekly_or_longer(dates: Array) -> bool:
 
 
 def check_periods(value: Any) -> float:
-    """Return the periods a year, as an int if whole. Raises InputError for a value that is not positive and finite."""
+    """Return the periods per year, as an int if whole. Raises InputError for a value that is not positive and finite."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         text = f"periods_per_year is {value!r}; it must be a finite number above 0, such as 252"
         raise InputError(text, argument="periods_per_year")
@@ -123,18 +123,18 @@ def plain(value: float) -> float:
 
 
 def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
-    """Return a line that states the bars a year, to print with annualised metrics."""
+    """Return a line that states the bars per year, to print with annualised metrics."""
     return f"yearly figures: {describe(periods_per_year, sessions_per_year)}"
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
-    """Return text: '252 sessions a year', '52 bars a year' (longer bars) or '98,280 bars a year (252 sessions)'."""
+    """Return text: '252 sessions per year', '52 bars per year' (longer bars) or '98,280 bars per year (252 sessions)'."""
     number = f"{periods_per_year:,.10g}"
     if periods_per_year > sessions_per_year:
-        return f"{number} bars a year ({sessions_per_year:,.6g} sessions)"
+        return f"{number} bars per year ({sessions_per_year:,.6g} sessions)"
     if periods_per_year > 1.5 * USUAL[2]:
-        return f"{number} sessions a year"
-    return f"{number} bar{'' if number == '1' else 's'} a year"
+        return f"{number} sessions per year"
+    return f"{number} bar{'' if number == '1' else 's'} per year"
 
 
 def periods_of(periods_per_year: float | None, dates: Array | None) -> float:

@@ -63,9 +63,9 @@ class BacktestResult:
     risk_free: float = 0.0
     """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
-    """Bars a year, from the market: given by the user, or measured from the dates."""
+    """Bars per year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
-    """Sessions a year. It annualises the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
+    """Sessions per year. It annualises the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
     """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1

@@ -1,7 +1,7 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
 The intervals come from a stationary block bootstrap (Politis and Romano 1994). It draws days with replacement in blocks
-of random length, which keeps the dependence of neighbouring days. A difference uses the same days of both series.
+of random length, which keeps the dependence of neighbouring days. A difference draws the same days from both.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def minimum_length(
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
-    sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods a year, and s, g3 and g4 as in `probabilistic_sharpe`
+    sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods per year, and s, g3 and g4 as in `probabilistic_sharpe`
     (Lo 2002, Mertens 2002); sqrt(P / (n - 1)) for two returns or constant ones. NaN for fewer than two returns.
     """
     if len(returns) < 2:
@@ -242,7 +242,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns of shape {table.shape} are not [T, M] or not finite; pass one column a trial", argument="returns"
+            f"returns have shape {table.shape}; pass [T, M] finite numbers, one column per trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(f"splits is {splits}; pass an even number from 2 to {MOST_SPLITS}", argument="splits")

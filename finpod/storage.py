@@ -140,7 +140,7 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _local(text: str) -> Path | None:
-    """Return the folder of a path or a file URL; None for another URL."""
+    """Return a path or file URL as a Path; None for another URL."""
     if "://" not in text:
         return Path(text)
     if not text.startswith("file://"):

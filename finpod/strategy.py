@@ -93,7 +93,7 @@ class MarketView:
         return bool(self._market.begins_session[self._row])
 
     def rows_of(self, sessions: int) -> int:
-        """Return the number of rows in `sessions` sessions. Daily data have one row a session."""
+        """Return the number of rows in `sessions` sessions. Daily data have one row per session."""
         return max(round(sessions * self._market.bars_per_session), 1)
 
     @property

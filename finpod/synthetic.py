@@ -1,10 +1,10 @@
 """Synthetic markets: simulated markets with a planted signal, and resampled real days without a signal.
 
 The model of the return of asset i in session t is r[t, i] = mu[i] + beta[i] * f[t] + e[t, i]. The market factor f has
-mean zero and a standard deviation of 1 % a day. Betas are around 1. The idiosyncratic return is e[t, i] = 1.5 % * (s *
+mean zero and a standard deviation of 1 % per day. Betas are around 1. The idiosyncratic return is e[t, i] = 1.5 % * (s *
 z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past `lookback` sessions, z-scored across the
 assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0 is momentum, s < 0 reversal. The
-drift mu[i] is 0.03 % a day times 1 + p * (beta[i] - 1), where p is the beta premium. Every open equals the close before
+drift mu[i] is 0.03 % per day times 1 + p * (beta[i] - 1), where p is the beta premium. Every open equals the close before
 it, so overnight returns are zero, and a decision after a close earns the whole next day.
 
 If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal
@@ -35,7 +35,7 @@ START = np.datetime64("2010-01-04")
 LARGEST = 60_000
 """Largest number of assets, and of days. 60,000 weekdays from 2010 end in the year 2239."""
 HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
-"""Settings of `CALIBRATED`: sessions between decisions, costs in bps a side, and number of assets."""
+"""Settings of `CALIBRATED`: sessions between decisions, costs in bps per side, and number of assets."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Yearly information ratios, after costs, that `SignalOracle` reaches with the signals in `CALIBRATED`."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -109,7 +109,7 @@ def simulate_market(
     `signal` (default 0.1) is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across
     stocks, with the next day's idiosyncratic return. `reversal` changes the sign of the signal. `net_ratio` sets the
     signal instead: it is the yearly information ratio over equal weight of the rule `oracle`, which knows the signal,
-    decides every fifth session, pays 10 bps a side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
+    decides every fifth session, pays 10 bps per side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
     stocks. For other numbers of stocks, ratios scale with sqrt(names / 20), which is accurate to 3 % from 20 to 50
     stocks. For a ratio between two of `RATIOS`, the signal is interpolated. `beta_premium` is the fraction of the drift
     that is proportional to beta. Raises InputError for arguments out of range.
@@ -166,12 +166,12 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     grow faster. Equal means are not enough, because assets of low volatility then grow faster. Blocks of days are no
     alternative, because a rule that buys the losers of five days profits from them.
 
-    Raises InputError for missing bars, for a market without about 252 bars a year, and for fewer than two days.
+    Raises InputError for missing bars, for a market without about 252 bars per year, and for fewer than two days.
     """
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
-            f"the market has {length} bars, {per_year:g} a year; pass two or more daily bars (about {DEFAULT} a year)",
+            f"the market has {length} bars, {per_year:g} per year; pass two or more daily bars (about {DEFAULT} per year)",
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):

@@ -90,7 +90,7 @@ def constant(*weights, **attributes) -> Strategy:
 
 
 def plan(*rows) -> Strategy:
-    """The weights of a table, one row a decision; None, and every decision after the last row, trades nothing."""
+    """The weights of a table, one row per decision; None, and every decision after the last row, trades nothing."""
     return does(lambda view: rows[view.step] if view.step < len(rows) else None)
 
 

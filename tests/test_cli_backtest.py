@@ -138,7 +138,7 @@ def test_compare_prints_the_table_and_writes_the_page(saved):
     stored = json.loads(run("compare one elsewhere/one --json --no-report").out)
     assert list(stored["runs"]) == ["backtests/one", "elsewhere/one"]
     make_result(days=60, periods_per_year=252 * 6, strategy="fast").save(saved / "fast")
-    assert "fast has several returns a session" in run("compare one fast --name x").error
+    assert "fast has several returns per session" in run("compare one fast --name x").error
 
 
 def test_export_writes_what_its_lines_read(saved, monkeypatch):

@@ -1,4 +1,4 @@
-"""Several bars a session: annualisation, departures by session, windows, and charts with one point a session."""
+"""Several bars per session: annualisation, departures by session, windows, and charts with one point a session."""
 
 from dataclasses import replace
 

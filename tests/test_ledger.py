@@ -13,7 +13,7 @@ from finpod.trading.ledger import Costs, Fill, cost_of, orders_for, settle, valu
 FREE, WHOLE = Costs(fee_bps=0), {"whole_shares": True}
 STEEP = Costs(fee_bps=0, impact=1.0)
 DEEP = 0.02 / 1e8**0.5
-"""sigma / sqrt(V) of an asset that moves by 2% a day, with a daily volume of 100 million: 1 million costs 20 bps."""
+"""sigma / sqrt(V) of an asset that moves by 2% per day, with a daily volume of 100 million: 1 million costs 20 bps."""
 
 
 def fill(cash, shares, orders, price, costs=FREE, *, tradable=None, may_buy=None, **options) -> Fill:

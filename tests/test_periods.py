@@ -1,4 +1,4 @@
-"""Bars a year: the rule on dates, its use by markets, and every figure that is scaled by them."""
+"""Bars per year: the rule on dates, its use by markets, and every figure that is scaled by them."""
 
 import json
 import math
@@ -125,7 +125,7 @@ def test_g05_metrics_measure_the_bars_a_year():
     returns = pd.Series([0.01, 0.02, -0.01, 0.03], pd.date_range("2024-01-31", periods=4, freq="ME"))
     assert metrics(returns=returns).sharpe == pytest.approx(2.535462764, abs=5e-10)
     assert metrics(returns=returns.to_numpy()).sharpe == pytest.approx(11.618950, abs=5e-7)
-    with pytest.warns(PeriodsWarning, match="252, but the dates have about 12 bars a year") as warned:
+    with pytest.warns(PeriodsWarning, match="252, but the dates have about 12 bars per year") as warned:
         assert metrics(returns=returns, periods_per_year=252).sharpe == pytest.approx(11.618950, abs=5e-7)
     assert warned[0].filename == __file__
     for index in (
@@ -249,7 +249,7 @@ def test_a_number_given_by_hand_is_used_and_told(tmp_path):
     wrong = finpod.load_market(table_of(dates), periods_per_year=252)
     assert (wrong.periods_per_year, wrong.content_hash) == (252, market.content_hash)
     note = wrong.manifest["periods_note"]
-    assert "252, but the dates have about 52 bars a year" in note
+    assert "252, but the dates have about 52 bars per year" in note
     result = finpod.backtest("buy-and-hold", wrong)
     assert ResultWarning("note", {"text": note}) in result.warnings
     save_snapshot(wrong, tmp_path / "weekly")
@@ -260,7 +260,7 @@ def test_a_number_given_by_hand_is_used_and_told(tmp_path):
 
 
 def assert_empyrical(figures, returns, number):
-    """CAGR, volatility and Sharpe ratio are those of empyrical at so many periods a year."""
+    """CAGR, volatility and Sharpe ratio are those of empyrical at so many periods per year."""
     expected = {
         "cagr": empyrical.cagr(returns, annualization=number),
         "volatility": empyrical.annual_volatility(returns, annualization=number),
@@ -270,8 +270,8 @@ def assert_empyrical(figures, returns, number):
 
 
 @pytest.mark.parametrize(("dates", "number", "calendar", "text"), [
-    (days("2020-01-01", 731), 365, None, "365 sessions a year"),
-    (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars a year"),
+    (days("2020-01-01", 731), 365, None, "365 sessions per year"),
+    (days("2017-01-01", 200, "7D"), 52, "XNYS", "52 bars per year"),
 ])  # fmt: skip
 def test_g05_continuous_and_weekly_files_agree_with_empyrical(dates, number, calendar, text):
     market = finpod.load_market(table_of(dates, seed=3), calendar=calendar)
@@ -299,7 +299,7 @@ def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
     assert attribute(result)["yearly_turnover"] == pytest.approx(result.turnover.mean() * 8760)
     assert not result.is_short
     assert finpod.backtest("equal-weight", market, end=market.dates[24 * 15]).is_short
-    assert "yearly figures: 8,760 bars a year (365 sessions)" in str(result)
+    assert "yearly figures: 8,760 bars per year (365 sessions)" in str(result)
 
 
 def test_g05_weekly_runs_are_compared_and_exported_at_52(tmp_path):
@@ -310,9 +310,9 @@ def test_g05_weekly_runs_are_compared_and_exported_at_52(tmp_path):
         assert figures["sharpe"] == pytest.approx(result.metrics.sharpe)
     assert json.loads(found.to_json())["periods_per_year"] == 52
     daily = finpod.backtest("buy-and-hold", make_market(prices(300)))
-    refused(r"52 bars a year.* 252 sessions a year", compare, [runs[0], daily])
+    refused(r"52 bars per year.* 252 sessions per year", compare, [runs[0], daily])
     notes = export(runs[0], tmp_path / "weekly")
-    assert sum("52 sessions a year" in note and "252" in note for note in notes) == 1
+    assert sum("52 sessions per year" in note and "252" in note for note in notes) == 1
     assert json.loads((tmp_path / "weekly" / "export.json").read_text())["periods_per_year"] == 52
 
 
@@ -327,5 +327,5 @@ def test_g05_agents_are_scored_at_the_number_of_the_market(tmp_path):
         ratio = metrics(returns=trial.returns, periods_per_year=52).sharpe  # of the returns over the baseline
         assert trial.metrics["information_ratio"] == pytest.approx(ratio)
         assert trial.score == pytest.approx(ratio - sharpe_error(trial.returns, periods_per_year=52))
-    assert "less its standard error (52 bars a year)" in render_training_report(history)
-    assert "yearly figures: 52 bars a year" in run("leaderboard weekly").out.splitlines()
+    assert "less its standard error (52 bars per year)" in render_training_report(history)
+    assert "yearly figures: 52 bars per year" in run("leaderboard weekly").out.splitlines()

@@ -127,7 +127,7 @@ def test_only_a_daily_market_without_gaps_can_be_resampled():
     weekly = MarketData(dates=REAL.dates[::5], tickers=("A",), close=np.ones((180, 1)), benchmark_close=np.ones(180))
     holed = np.where(np.arange(180) == 9, np.nan, 1.0)[:, None]
     gap = MarketData(dates=REAL.dates[:180], tickers=("A",), close=holed, benchmark_close=np.ones(180))
-    for market, message in ((weekly, "52 a year"), (REAL.rows(0, 1), "1 bars"), (gap, "missing")):
+    for market, message in ((weekly, "52 per year"), (REAL.rows(0, 1), "1 bars"), (gap, "missing")):
         refused(message, resampled, market, seed=0)
     refused("days is 1;", resampled, REAL, days=1, seed=0)
 

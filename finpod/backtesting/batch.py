@@ -42,9 +42,9 @@ class Backtests:
     terms: str
     """Costs and fills, as one line of text."""
     risk_free: float
-    """Risk-free rate a year, used in the Sharpe ratio."""
+    """Risk-free rate per year, used in the Sharpe ratio."""
     periods_per_year: float
-    """Number of returns a year."""
+    """Number of returns per year."""
     sessions_per_year: float
     run: Callable[[int], BacktestResult]
     """Function of s that runs strategy s alone and returns its result."""

@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def periods_per_year(self) -> float:
-        """Number of returns a year, equal for all runs."""
+        """Number of returns per year, equal for all runs."""
         return next(iter(self.runs.values())).periods_per_year
 
     @property
@@ -138,7 +138,7 @@ def compare(
     runs = _named(results, names)
     first, *others = runs
     if intraday := [name for name, run in runs.items() if run.is_intraday]:
-        raise InputError(f"{intraday[0]} has several returns a session; compare runs of daily or longer bars")
+        raise InputError(f"{intraday[0]} has several returns per session; compare runs of daily or longer bars")
     if unlike := [name for name in others if runs[name].periods_per_year != runs[first].periods_per_year]:
         one, two = (describe(*[runs[name].periods_per_year] * 2) for name in (first, unlike[0]))
         raise InputError(f"{first} has {one}, but {unlike[0]} has {two}; compare runs of the same frequency")

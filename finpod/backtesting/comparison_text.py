@@ -20,7 +20,7 @@ ROWS = (
     *COMMON,
     Row("information_ratio", "Information ratio over equal weight", "ratio", yearly=True),
     Row("turnover", "Turnover", "times"),
-    Row("yearly_turnover", "Turnover a year", "times", yearly=True),
+    Row("yearly_turnover", "Turnover per year", "times", yearly=True),
     Row("costs", "Costs, % of initial value", "percent"),
 )
 """Figures in the order of display."""

@@ -114,7 +114,7 @@ def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:
         "no transactions: there were no trades": len(result.trades) == 0,
         "no benchmark: the benchmark has fewer than two bars in the window": bars < 2,
         "intraday returns are compounded to sessions, and transactions have the date of a session": result.is_intraday,
-        f"the data have {result.sessions_per_year:g} sessions a year; pass this number to empyrical "
+        f"the data have {result.sessions_per_year:g} sessions per year; pass this number to empyrical "
         "(annualization=) and quantstats (periods=); pyfolio always assumes 252": result.sessions_per_year != 252,
         "the shares are fractional, but pyfolio's round trips need whole shares: do not pass round_trips": bool(
             (result.trades["shares"] % 1 != 0).any()

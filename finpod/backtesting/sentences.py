@@ -95,7 +95,7 @@ def _capped(data: Data) -> str:
 
 
 def _too_good(data: Data) -> str:
-    figure = f"a Sharpe ratio of {data['sharpe']:.2f}" if "sharpe" in data else f"growth of {data['cagr']:.0%} a year"
+    figure = f"a Sharpe ratio of {data['sharpe']:.2f}" if "sharpe" in data else f"growth of {data['cagr']:.0%} per year"
     return f"too good: {figure} is more than any known daily strategy earns after costs; check for look-ahead first"
 
 
@@ -141,7 +141,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "assets that have left the index are missing, this flatters every strategy",
     "note": "{text}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
-    "other_frequency": "the strategy was trained on {trained:g} bars a year, but the data of this backtest have {now:g}",
+    "other_frequency": "the strategy was trained on {trained:g} bars per year, but the data of this backtest have {now:g}",
     "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
     "too_good": _too_good,
@@ -152,8 +152,8 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "untouched": "close to buy and hold: from {day} on, the account differed from the positions of that day by "
     "{share:.1%} at most",
     "constant_cash": "constant cash: about {cash:.0%} of the account is always in cash",
-    "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} a year",
-    "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} a year",
+    "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} per year",
+    "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} per year",
     "rules_daily_only": "{rules} are left out: they are rules for daily or longer bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
@@ -258,7 +258,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
         code, (low, estimate, high) = code_of(interval), (f"{100 * value:+.1f}" for value in interval[:3])
         hindsight = code is Code.MORE and over == BENCHMARK and result.manifest.get("survivorship")
         but = ", but assets selected with hindsight may" if hindsight else ""
-        span = f"{estimate} points a year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"
+        span = f"{estimate} points per year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"
         lines.append(f"Excess over {names[over]}: {span}; {LUCK[code]}{but}{doubt(result.audit)}")
     return lines
 

@@ -33,7 +33,7 @@ ROWS = (
     Row("information_ratio", "Information ratio", "ratio", yearly=True),
     Row("tracking_error", "Tracking error", "percent", yearly=True),
     Row("turnover", "Turnover", "times"),
-    Row("yearly_turnover", "Turnover a year", "times", yearly=True),
+    Row("yearly_turnover", "Turnover per year", "times", yearly=True),
     Row("costs", "Costs paid", "money"),
     Row("cash", "Time in cash", "percent"),
     Row("buys", "Buys", "count"),
@@ -69,8 +69,8 @@ def short_note(returns: int) -> str:
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
     """Return one line on trading costs and fills."""
-    parts = [f"{costs.fee_bps:g} bps fee a side"]
-    parts += [f"{costs.slippage_bps:g} bps slippage a side"] if costs.slippage_bps else []
+    parts = [f"{costs.fee_bps:g} bps fee per side"]
+    parts += [f"{costs.slippage_bps:g} bps slippage per side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
     parts += [f"impact {costs.impact:g} x daily volatility x sqrt(fraction of daily volume)"] if costs.impact else []
     return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"

@@ -33,9 +33,9 @@ GROUPS = 64
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}
-"""Name of a measurement of steps with a policy -> True if the policy is also updated."""
+"""Name of a speed measurement that uses a policy -> True if it also updates the policy."""
 ENVIRONMENT = ("env", "env compiled", *LEARNING)
-"""Names of the measurements of steps per second."""
+"""Names of the speed measurements in environment steps per second."""
 WARM_UP = 2
 """Number of warm-up calls. The first one compiles and allocates memory."""
 

@@ -157,8 +157,8 @@ def _summary(market: MarketData) -> dict[str, Any]:
     content = {
         "title": market.title,
         "sessions": len(set(market.sessions.tolist())),
-        "bars a session": f"{market.bars_per_session:g}" if market.bars_per_session > 1 else None,
-        "bars a year": market.periods_per_year,
+        "bars per session": f"{market.bars_per_session:g}" if market.bars_per_session > 1 else None,
+        "bars per year": market.periods_per_year,
         "periods_note": market.manifest.get("periods_note"),
         "first": f"{market.dates[0]!s:.10}",
         "last": f"{market.dates[-1]!s:.10}",

@@ -21,7 +21,7 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, Window, simulate
 
 FEES = (0.0, 5.0, 10.0, 20.0, 50.0)
-"""Fees of the cost sweep, in basis points a side."""
+"""Fees of the cost sweep, in basis points per side."""
 SIZES = (1e6, 1e7, 1e8, 1e9)
 """Account sizes of `capacity`: initial cash, in currency."""
 IMPACT = 1.0

@@ -93,7 +93,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
     """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the strategy's CAGR minus that of this portfolio.
 
-    Intervals are fractions a year, `widened` for `result.candidates`. Portfolios without an interval are left out.
+    Intervals are fractions per year, `widened` for `result.candidates`. Portfolios without an interval are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}

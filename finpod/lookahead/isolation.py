@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function that computes a pickled feature: one process for the whole market, one for the others."""
+        """Return a function that computes a pickled feature in a child process. The whole market has its own process."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)

@@ -121,7 +121,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return (first, last, over): first day, last session and last session that is over at `now`, in [start, end]."""
+    """Return (first, last, over) in [start, end]: the first day, the last session, and the last one that has ended by `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())

@@ -257,7 +257,7 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise InputError("Ray is not installed; pip install ray, or train without Ray in this process") from error
+        raise InputError("Ray is not installed; run pip install ray, or train without Ray") from error
     return ray
 
 
