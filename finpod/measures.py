@@ -194,16 +194,17 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A return starts from the last value before its period; the first return, from the first value. NaN are skipped.
+    A return starts from the last value before its period; the first return, from the first value. Missing values are
+    skipped; the return after a whole period without a value is NaN.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
-    known = np.isfinite(curve)
-    curve, periods = curve[known], days[known][1:].astype({"month": "datetime64[M]", "year": "datetime64[Y]"}[period])
+    known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]
+    number = np.unique(days.astype(by), return_inverse=True)[1][known]
+    curve, periods = curve[known], days[known][1:].astype(by)
     if not len(periods):
         return periods, np.empty(0)
-    ends = np.append(np.flatnonzero(periods[1:] != periods[:-1]), len(periods) - 1)
-    values = curve[np.append(0, ends + 1)]
-    return periods[ends], _steps(values)
+    at = np.append(0, np.append(np.flatnonzero(periods[1:] != periods[:-1]), len(periods) - 1) + 1)
+    return periods[at[1:] - 1], np.where(np.diff(number[at]) > 1, np.nan, _steps(curve[at]))
 
 
 def _array(values: Any) -> Array:

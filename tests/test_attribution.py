@@ -107,6 +107,9 @@ def test_months_and_the_worst_of_them():
     assert list(months.index) == ["2024-02", "2024-03", "2024-01"]
     np.testing.assert_allclose(months, [[-0.2, 0.1, 0], [0, 0, 0.1], [0.05, -0.1, -0.05]], atol=1e-12)
     assert (found.rising_months, found.winning_months) == (0.5, pytest.approx(1 / 3))
+    curves["benchmark_equity"] = [100, 105, np.nan, 84.0]  # March starts from January's close
+    found = attribute(replace(base, **dated, **{name: pd.Series(curve, index) for name, curve in curves.items()}))
+    assert [month["month"] for month in found.worst_months] == ["2024-01"]
     assert len(attribute(make_result(days=504)).worst_months) == 5
 
 

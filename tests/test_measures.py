@@ -193,6 +193,10 @@ def test_period_returns_compound_to_the_total():
     assert [str(year) for year in years] == ["2020", "2021"]
     total = metrics(equity).total_return
     assert (np.prod(1 + monthly) - 1, np.prod(1 + yearly) - 1) == (near(total), near(total))
+    gap = np.where((days > "2020-03-10") & (days < "2020-05-20"), np.nan, equity)  # April has no value
+    months, returns = period_returns(gap, days, "month")
+    assert [str(month)[5:] for month in months[:5]] == ["01", "02", "03", "05", "06"]
+    np.testing.assert_allclose(returns[3:5], [np.nan, monthly[5]])
 
 
 @given(st.lists(st.floats(-0.9, 3), min_size=1, max_size=60), st.floats(0.01, 1e9))

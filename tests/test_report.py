@@ -25,7 +25,7 @@ from finpod.measures import metrics, relative
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.report.charts import BANDS, CHARTS
 from finpod.report.pages import write_page
-from finpod.report.sections import places, ranked, render
+from finpod.report.sections import calendar_returns, places, ranked, render
 from finpod.report.svg import draw
 from finpod.rules import EqualWeight
 
@@ -135,6 +135,8 @@ def test_e05_a23_missing_benchmark_days_render(missing):
     assert percent(result.metrics.total_return) in html
     assert ('<th scope="col">no benchmark</th>' in html) == (not result.has_benchmark)
     assert not re.search("<t[hd][^>]*>none<|none (had|returned)", html)
+    over = calendar_returns(result)["years"]["over_benchmark"]  # 130 days are in one year
+    assert list(over) == pytest.approx([result.relative.excess], nan_ok=True)
     bare = replace(result, benchmark_equity=benchmark * np.nan)
     assert (chart(result, "sharpe").svg != chart(bare, "sharpe").svg) == result.has_benchmark
     assert chart(replace(result, equal_weight_equity=result.equity * np.nan), "relative").svg == ""

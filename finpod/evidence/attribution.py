@@ -52,21 +52,25 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
     'contribution_shares'     ticker -> gain / initial cash. These fractions sum to the total return
     'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is
                               none), the worst first: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
-                              'equal_weight'. The first and the last month of the window may be partial
+                              'equal_weight' on the dates on which the benchmark has a value; a month may be partial
     'alarms'                  the warnings of `flags` as plain values
 
     Days are sessions, also for intraday data. Months are calendar months.
     """
     daily, gains = result.by_session(), contributions(result)
     steps, equal_steps = (simple_returns(curve.to_numpy()) for curve in (daily.equity, daily.equal_weight_equity))
-    curves = {"strategy": result.equity} | {
-        name: getattr(result, f"{name}_equity") for name in ("benchmark", "equal_weight")
-    }
-    returns = {name: period_returns(curve.to_numpy(), curve.index, "month") for name, curve in curves.items()}
-    months = pd.DataFrame({name: pd.Series(values, at.astype(str)) for name, (at, values) in returns.items()})
-    months = months.sort_index()
+    equal = result.equal_weight_equity
+    curves = {"strategy": result.equity, "benchmark": result.benchmark_equity, "equal_weight": equal}
+
+    def by_month(curve: pd.Series) -> pd.Series:
+        at, values = period_returns(curve.to_numpy(), curve.index, "month")
+        return pd.Series(values, at.astype(str))
+
+    months = pd.DataFrame({name: by_month(curve) for name, curve in curves.items()}).sort_index()
     by = "benchmark" if months["benchmark"].notna().any() else "equal_weight"
-    worst = months.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
+    known = curves[by].notna()
+    shown = pd.DataFrame({name: by_month(curve.where(known)) for name, curve in curves.items()}).sort_index()
+    worst = shown.dropna(subset=[by]).sort_values(by, kind="stable").head(WORST)
     return _bets(result) | {
         "beta": daily.relative.beta,
         "explained": _explained(daily.equity, daily.benchmark_equity),

@@ -127,16 +127,21 @@ def _attribution(result: BacktestResult) -> dict[str, Any]:
     }
 
 
-def _returns(result: BacktestResult) -> dict[str, Any]:
+def calendar_returns(result: BacktestResult) -> dict[str, Any]:
     """Return the returns by month [Y, 12] and by year; NaN where there are none."""
     dates = session_dates(result.equity.index)
     periods, values = period_returns(result.equity, dates, "month")
     months = pd.Series(values, [periods.astype("datetime64[Y]").astype(str), periods.astype(int) % 12]).unstack()
     curves = {"strategy": result.equity, "benchmark": result.benchmark_equity, "equal": result.equal_weight_equity}
-    by_year = {name: period_returns(curve, dates, "year") for name, curve in curves.items()}
-    years = pd.DataFrame({name: pd.Series(returns, at.astype(str)) for name, (at, returns) in by_year.items()})
-    over = years[["benchmark", "equal"]].rsub(years["strategy"], axis=0).add_prefix("over_")
-    return {"month_names": MONTHS, "months": months.reindex(columns=range(12)), "years": years.join(over)}
+
+    def by_year(curve: pd.Series) -> pd.Series:
+        at, returns = period_returns(curve, dates, "year")
+        return pd.Series(returns, at.astype(str))
+
+    years = pd.DataFrame({name: by_year(curve) for name, curve in curves.items()})
+    for name in ("benchmark", "equal"):  # on the dates on which both have a value
+        years[f"over_{name}"] = by_year(result.equity.where(curves[name].notna())) - years[name]
+    return {"month_names": MONTHS, "months": months.reindex(columns=range(12)), "years": years}
 
 
 def _trading(result: BacktestResult) -> dict[str, Any]:
@@ -184,7 +189,7 @@ LAYOUT = Layout(
         Section("baselines", "Baseline strategies", _baselines),
         Section("costs", "Costs and capacity", _costs),
         Section("attribution", "Attribution", _attribution),
-        Section("returns", "Returns", _returns),
+        Section("returns", "Returns", calendar_returns),
         Section("risk", "Risk", lambda result: {"drawdowns": drawdown_table(result.equity, result.equity.index)}),
         Section("trading", "Holdings and trading", _trading),
         Section("spread", "Spread over seeds and agents", _spread),
