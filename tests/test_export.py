@@ -113,12 +113,13 @@ def test_an_account_that_never_traded_has_neither_positions_nor_transactions():
     assert [note.partition(":")[0] for note in series.notes] == ["no positions", "no transactions"]
 
 
-def test_a_benchmark_with_gaps_is_given_from_bar_to_bar():
-    made = make_result([100, 101, 102.01, 103.0301])
-    bars = pd.Series([400, 404, np.nan, 412.08], made.equity.index)
+def test_a_benchmark_keeps_its_price_where_it_has_no_bar():
+    made = make_result([100, 101, 102.01, 103.0301, 104])
+    bars = pd.Series([400, 404, np.nan, 412.08, np.nan], made.equity.index)
     series = to_pyfolio(replace(made, benchmark_equity=bars))
-    assert list(series.benchmark) == pytest.approx([0.01, 0.02])
-    assert list(series.benchmark.index) == list(series.returns.index[[0, 2]])
+    assert list(series.benchmark) == pytest.approx([0.01, 0, 0.02])
+    assert list(series.benchmark.index) == list(series.returns.index[:3])
+    assert "the benchmark has its last price in sessions without a bar" in series.notes
     for without in (bars.where(bars == 404), bars * np.nan):
         assert to_pyfolio(replace(made, benchmark_equity=without)).benchmark is None
 

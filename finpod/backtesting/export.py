@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import pandas as pd
 
 from finpod import files
-from finpod.errors import InputError
+from finpod.errors import InputError, require_choice
 from finpod.measures import simple_returns
 from finpod.periods import session_dates
 from finpod.records import records
@@ -32,7 +32,7 @@ class PyfolioInputs(NamedTuple):
 
     Shares and prices are adjusted, so `positions` change only by returns and by these transactions."""
     benchmark: pd.Series | None
-    """Returns of the benchmark from each of its bars to the next; None if it has fewer than two bars."""
+    """Returns of the benchmark from its first bar to its last, 0 in a session without a bar; None without two bars."""
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal-weight portfolio."""
     notes: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
     daily = result.by_session()
     values = daily.weights.mul(daily.equity, axis=0).iloc[1:]
     positions = values.loc[:, (values != 0).any()]
-    bars = daily.benchmark_equity.dropna()
+    bars = daily.benchmark_equity.ffill(limit_area="inside").dropna()
     trades = result.trades.rename(columns={"shares": "amount", "ticker": "symbol"})
     return PyfolioInputs(
         returns=_steps(daily.equity, result.strategy),
@@ -69,8 +69,7 @@ def export(
     Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
     replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder may not be written.
     """
-    if format not in get_args(Format):
-        raise InputError(f"format is {format!r}; choose {' or '.join(get_args(Format))}", argument="format")
+    require_choice("format", format, get_args(Format))
     series = to_pyfolio(result)
     tables = {name: table for name, table in series._asdict().items() if name != "notes" and table is not None}
     with files.new_folder(Path(folder), overwrite=overwrite) as fresh:
@@ -113,6 +112,8 @@ def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:
         "no positions: no asset was held at any close": assets == 0,
         "no transactions: there were no trades": len(result.trades) == 0,
         "no benchmark: the benchmark has fewer than two bars in the window": bars < 2,
+        "the benchmark has its last price in sessions without a bar": result.by_session().benchmark_equity.count()
+        < bars,
         "intraday returns are compounded to sessions, and transactions have the date of a session": result.is_intraday,
         f"the data have {result.sessions_per_year:g} sessions per year; pass this number to empyrical "
         "(annualization=) and quantstats (periods=); pyfolio always assumes 252": result.sessions_per_year != 252,
