@@ -48,11 +48,7 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
 
 
 def decisions_of(
-    strategy: Strategy,
-    label: str,
-    window: Window,
-    table: FeatureTable | None = None,
-    log: list[Decided] | None = None,
+    strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None, log: list[Decided] | None = None
 ) -> Decide:
     """Return the function by which `simulate` asks a strategy for decisions on one account. `log` collects them."""
     if not (isinstance(strategy.every, (int, np.integer)) and strategy.every >= 1):

@@ -62,7 +62,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
         rate = peer[other]  # or the error as text
         lines[f"backtest{name} / vectorbt"] = speeds[name] / rate if isinstance(rate, float) else rate
     return lines | {
-        "backtest batch": f"{names} assets x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several",
+        "backtest batch": f"{names} assets x {DAYS:,} returns; {STRATEGIES:,} strategies at once; shortest of several"
     }
 
 

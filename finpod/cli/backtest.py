@@ -19,8 +19,7 @@ Strategy = Annotated[str, Argument(help="Name of a built-in strategy, .py file, 
 Start = Annotated[str | None, Option(help="First session, YYYY-MM-DD; by default the first of the data.")]
 End = Annotated[str | None, Option(help="Last session, YYYY-MM-DD; by default the last of the data.")]
 Features = Annotated[
-    Path | None,
-    Option("--features-from", metavar="FILE.py", help="File with the feature functions of the ensemble."),
+    Path | None, Option("--features-from", metavar="FILE.py", help="File with the feature functions of the ensemble.")
 ]
 Run = Annotated[str, Argument(metavar="RUN", help="A run: its folder, or its name under backtests/.")]
 

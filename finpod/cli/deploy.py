@@ -24,8 +24,7 @@ CLUSTER = options.fields_of(
 """Options that are fields of a cluster."""
 
 Command = Annotated[
-    list[str] | None,
-    Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray."),
+    list[str] | None, Argument(metavar="-- COMMAND...", help="Command to run, such as finpod train stocks ... --ray.")
 ]
 Out = Annotated[Path | None, Option(help="File to write; by default stdout.")]
 
@@ -59,8 +58,7 @@ def kuberay(
 def dockerfile(
     cuda: Annotated[bool, Option("--cuda", help="Build for NVIDIA GPUs.")] = False,
     copy: Annotated[
-        list[str] | None,
-        Option(metavar="PATH", help="Path to copy into the image; may be repeated."),
+        list[str] | None, Option(metavar="PATH", help="Path to copy into the image; may be repeated.")
     ] = None,
     out: Out = None,
     overwrite: options.Overwrite = False,

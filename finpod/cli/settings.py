@@ -80,10 +80,7 @@ TRADING = options.fields_of(
 )
 CAPS = options.only(options.TERMS, "max_weight", "max_turnover")
 PODS = options.fields_of(
-    "workers.executor",
-    "Pods",
-    "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout",
-    pods={"kind": "str"},
+    "workers.executor", "Pods", "ray address pods=count pod_cpus=cpus pod_gpus=gpus timeout", pods={"kind": "str"}
 )
 FIRST = (
     *("end", "train", "validation", "test", "out", "market", "members", "learner", "agents", "rounds", "keep", "steps"),

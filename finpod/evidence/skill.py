@@ -49,12 +49,7 @@ class Code(StrEnum):
 
 
 def verdict_of(
-    returns: Array,
-    anchor_returns: Array,
-    *,
-    opened: int = 1,
-    resamples: int = RESAMPLES,
-    periods_per_year: float = 252,
+    returns: Array, anchor_returns: Array, *, opened: int = 1, resamples: int = RESAMPLES, periods_per_year: float = 252
 ) -> tuple[Code, Interval]:
     """Return (code, interval) of the difference of two CAGRs: that of `returns` [n] minus that of `anchor_returns` [n].
 

@@ -151,8 +151,7 @@ class RayExecutor:
         if not answers:
             self._gone = True
             raise EngineError(
-                f"the Ray cluster has not answered for {SILENCE:.0f} s",
-                "restart it and continue with resume=True",
+                f"the Ray cluster has not answered for {SILENCE:.0f} s", "restart it and continue with resume=True"
             )
         with self._calls():
             if isinstance(answers[0], Exception):
