@@ -31,8 +31,7 @@ def active_figures(
 
     'excess'             CAGR of the account minus CAGR of the baseline
     'information_ratio'  mean / standard deviation of active returns (account minus baseline), annualised; 0 if constant
-    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002), which is large for
-                         short windows
+    'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002)
     'tracking_error'     standard deviation of the active returns, annualised
     'effective_names'    1 / sum of w^2 (Herfindahl 1950), w being the weights scaled to a sum of 1; mean over closes
     'rank_correlation'   Spearman's correlation of active weights with returns from fill to fill, mean over decisions

@@ -70,7 +70,7 @@ class StockTask(Task):
 
     @cached_property
     def execution(self) -> Execution:
-        """Fill prices, marks (closes at which shares are valued) and masks of the market."""
+        """The fill prices, marks (closes at which shares are valued) and masks of the market."""
         return build_execution(self.market, self.fill, self.device)
 
     @cached_property

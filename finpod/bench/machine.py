@@ -69,8 +69,8 @@ def run(
     chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(
-            f"there is no measurement {what!r}; choose from {', '.join(parts)} (finpod bench also takes "
-            f"{', '.join(NAMES)})"
+            f"there is no measurement {what!r}; choose from {', '.join(parts)} (finpod bench also measures "
+            f"the tasks {', '.join(NAMES)})"
         )
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"
@@ -106,10 +106,7 @@ def measured(
         calls += 1
     _synchronise(device)
     taken, made = time.perf_counter() - start, calls * steps
-    return {
-        f"{name} steps/s": made * envs / taken,
-        f"{name} batch": f"{envs:,} {of} x {made:,} steps in {taken:.3f} s",
-    }
+    return {f"{name} steps/s": made * envs / taken, f"{name} batch": f"{envs:,} {of} x {made:,} steps in {taken:.3f} s"}
 
 
 def learning_lines(

@@ -18,7 +18,7 @@ class Step(NamedTuple):
     """One step of E environments. Where an episode ended, `obs` is the first observation of the next."""
 
     obs: Observation
-    """Observations after the step, and after the reset of the episodes that ended."""
+    """Observations after the step."""
     reward: Tensor
     """[E] float32 rewards."""
     terminated: Tensor

@@ -216,7 +216,7 @@ class _Decisions:
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """Return the turnover [R] of the last fill, from the change of the shares of assets not delisted since."""
+        """Return the turnover [R] of the last fill, from the change of the shares. Assets delisted since then are left out."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last

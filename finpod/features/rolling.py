@@ -103,8 +103,8 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
     """Return the adjusted exponential mean [T, N] of each asset's values so far; NaN where the row has no value.
 
     sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, where x_(0), x_(1), ... are the asset's values counted back from the
-    row: pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. The recursion y_t = a_t y_{t-1} + x_t is solved for all
-    rows at once by prefix doubling (Hillis and Steele 1986).
+    row: pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. Each sum follows a recursion over the rows t,
+    y_t = a_t y_{t-1} + x_t, which prefix doubling solves for all rows at once (Hillis and Steele 1986).
     """
     exists = table.isfinite()
     decay = torch.full_like(table, 1 - rate).where(exists, 1.0)

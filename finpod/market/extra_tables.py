@@ -125,7 +125,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column 'date', and {dates.label!r} may mean other dates; name the column of row dates 'date'"
+            f"{label} has no column 'date', and {dates.label!r} may not be the date of a row; rename the right one to 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}

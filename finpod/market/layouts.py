@@ -206,8 +206,8 @@ def _split_label(label: str) -> tuple[str, str] | None:
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    The label of such a column is like Close_AAPL. A column whose label can be a ticker may also hold closes of this
-    ticker if the label of the close is ambiguous, such as LAST, and the table has no open, high and low (not `is_bar`).
+    The label of such a column is like Close_AAPL. If the label of the column `close` is ambiguous, such as LAST, and
+    the table has no open, high and low (not `is_bar`), each column whose label can be a ticker may hold its closes.
     """
     others = []
     for column in columns:
