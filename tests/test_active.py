@@ -75,8 +75,7 @@ def test_an_agent_that_does_nothing_ranks_between_one_that_earns_and_one_that_lo
 
 def test_ranks_share_ties_and_leave_out_what_is_missing():
     one = np.array([[1.0, 2.0, 2.0, np.nan], [1.0, 1.0, 1.0, 1.0]])
-    other = np.array([[10.0, 30.0, 20.0, 5.0], [1.0, 2.0, 3.0, 4.0]])
-    each, count = rank_correlations(one, other)
+    each, count = rank_correlations(one, np.array([[10.0, 30.0, 20.0, 5.0], [1.0, 2.0, 3.0, 4.0]]))
     assert each[0] == pytest.approx(math.sqrt(3) / 2)
     assert math.isnan(each[1])
     assert count.tolist() == [3, 4]

@@ -35,8 +35,7 @@ def saved(checkpoint, tmp_path):
 
 def refusal(path):
     """Assert that a file that is no checkpoint gives an error of one line that names it."""
-    raised = refused("", Checkpoint.load, path, error=CheckpointError)
-    assert str(path) in str(raised)
+    assert str(path) in str(refused("", Checkpoint.load, path, error=CheckpointError))
 
 
 def test_d19_a_snapshot_is_read_without_running_code_and_holds_all_that_makes_an_agent(checkpoint, saved):

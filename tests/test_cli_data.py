@@ -31,8 +31,7 @@ def test_fetch_keeps_a_snapshot(monkeypatch):
 
     monkeypatch.setattr(finpod, "fetch_market", fetch)
     line = "data fetch --universe AAPL,MSFT --start 2020-01-02 --end 2020-02-03 --benchmark SPY --name two"
-    ended = run(line, "--deadline 60")
-    assert ended.out.endswith("data/two\n")
+    assert run(line, "--deadline 60").out.endswith("data/two\n")
     assert callable(asked.pop("report"))
     assert asked == {
         "universe": ["AAPL", "MSFT"], "start": "2020-01-02", "end": "2020-02-03", "benchmark": "SPY", "calendar": "auto",

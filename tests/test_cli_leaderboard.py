@@ -96,8 +96,7 @@ def test_several_seeds_are_ranked_together():
 
 def test_json_holds_everything():
     stored = json.loads(run("leaderboard one --json --top 2").out)
-    history = read_history("strategies/one")
-    order = ranked(history.trials)
+    order = ranked(read_history("strategies/one").trials)
     assert [entry["trial"] for entry in stored["board"]] == [trial.number for trial in order]
     best, last = stored["board"][0], stored["board"][-1]
     assert (best["rank"], best["score"], best["settings"]) == (1, order[0].score, dict(order[0].settings))

@@ -122,8 +122,7 @@ def test_stop_rules_are_told_in_the_log_and_the_board_is_that_of_the_leaderboard
     assert "and 1 more; finpod leaderboard strategies/tiny --top 4 shows all" in ended.out.splitlines()
     shown = run("leaderboard strategies/tiny --top 3").out
     assert shown[shown.index("rank") :].partition("\n\n")[0].partition("\nand 1 more")[0] in ended.out
-    log = work / "strategies" / "tiny" / "log-0.jsonl"
-    assert '"reason":"2 trials"' in log.read_text().splitlines()[-1]
+    assert '"reason":"2 trials"' in (work / "strategies" / "tiny" / "log-0.jsonl").read_text().splitlines()[-1]
 
 
 # --- a walk-forward
@@ -134,8 +133,7 @@ FEW = "--agents 1 --rounds 1 --keep 1 --steps 1 --features return_5"
 
 @pytest.mark.journey
 def test_one_run_leads_to_the_agents_the_backtest_and_the_report(work):
-    ended = run(YEARS, FEW)
-    lines = ended.out.splitlines()
+    lines = run(YEARS, FEW).out.splitlines()
     assert lines[0].split()[:3] == ["test", "train", "validation"]
     assert [line[:10] for line in lines[1:3]] == ["2010-09-15", "2010-12-08"]
     assert lines[-3:] == ["strategies/wf", "backtests/wf", "reports/wf.html"]

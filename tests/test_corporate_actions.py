@@ -240,9 +240,7 @@ def test_a_dividend_of_the_whole_price_is_reported():
 
 def test_actions_on_the_first_bar_or_a_masked_one():
     close = np.round(walk(100.0), 2)
-    first = alone(with_splits(close, {0: 4.0}, dividend=paid(1.0, at=0)))
-    assert_array_equal(first.close[:, 0], close)
+    assert_array_equal(alone(with_splits(close, {0: 4.0}, dividend=paid(1.0, at=0))).close[:, 0], close)
     close, total = traded(0.9)
     bars = one_name(np.r_[close[:5], 0.0, close[5:]], dividend=np.r_[paid(0.9)[:5], 0.9, np.zeros(6)])
-    market = alone(bars)  # the dividend is listed for a bar without a price
-    assert_allclose(np.delete(market.close[:, 0], 5), total, rtol=1e-12)
+    assert_allclose(np.delete(alone(bars).close[:, 0], 5), total, rtol=1e-12)  # listed for a bar without a price

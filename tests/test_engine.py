@@ -31,10 +31,8 @@ def test_b04_a_decision_never_earns_the_move_it_has_seen():
 
 
 def test_without_a_row_before_the_start_close_fills_skip_a_decision_and_say_so(fill):
-    market = make_market([10, 11, 12, 13], open=[10, 10, 11, 12])
-    result = backtest(BuyAndHold(), market, fill=fill, costs=FREE)
-    skipped = [event for event in result.events if event.code == "skipped"]
-    assert len(skipped) == (fill == "close")
+    result = backtest(BuyAndHold(), make_market([10, 11, 12, 13], open=[10, 10, 11, 12]), fill=fill, costs=FREE)
+    assert len([event for event in result.events if event.code == "skipped"]) == (fill == "close")
     assert result.metrics.total_return == pytest.approx(13 / 10 - 1 if fill == "open" else 13 / 11 - 1)
 
 

@@ -130,7 +130,7 @@ def test_what_is_no_strategy_is_refused(wrong, value):
     ({"cash": NAN}, "cash", "nan"), ({"delisting_return": "x"}, "delisting_return", "x"),
     ({"fill": "noon"}, "fill", "noon"), ({"risk_free": 5}, "risk_free", "5"), ({"costs": 10}, "costs", "10"),
     ({"name": 5}, "name", "5"), ({"opened": 0}, "opened", "0"), ({"fast": True}, "fast", "True"),
-    ({"market": "sample"}, "market", "str"),
+    ({"market": "sample"}, "market", "str"), ({"whole_shares": "no"}, "whole_shares", "no"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):
     never = does(lambda view: pytest.fail("it was asked"))

@@ -143,8 +143,7 @@ def test_c14_start_days_come_from_the_seed_and_groups_share_them():
 
 def test_softmax_holds_cash_too():
     among = torch.tensor([True, False, True])
-    weights = target_weights(torch.zeros(4), among, "softmax")
-    assert weights.tolist() == pytest.approx([1 / 3, 0, 1 / 3])
+    assert target_weights(torch.zeros(4), among, "softmax").tolist() == pytest.approx([1 / 3, 0, 1 / 3])
     assert target_weights(torch.tensor([0.0, 0, 0, 1e9]), among, "softmax").tolist() == [0, 0, 0]
     assert target_weights(torch.tensor([1e30, 0, 0, -1e30]), among, "softmax").tolist() == [1, 0, 0]
     assert target_weights(torch.zeros(4), ~among & among, "softmax").sum() == 0

@@ -140,8 +140,7 @@ def test_a25_an_existing_folder_is_refused_and_an_export_replaced_on_request(tmp
     refused("out exists already", export, made, out)
     refused("xml", export, made, tmp_path / "other", format="xml")
     refused("not an export", export, made, made.save(tmp_path / "run"), overwrite=True)
-    taken_for_cash = replace(made, weights=made.weights.rename(columns={"N01": "cash"}))
-    refused("'cash'", to_pyfolio, taken_for_cash)
+    refused("'cash'", to_pyfolio, replace(made, weights=made.weights.rename(columns={"N01": "cash"})))
     export(made, out, format="parquet", overwrite=True)
     assert not (out / "returns.csv").exists()
     assert len(read_all(out)["returns"]) == 30

@@ -52,8 +52,7 @@ def test_g21_the_audit_passes_a_strategy_that_reads_through_the_door(how):
     market = scored(dated(FORECAST))
     verdict = finpod.audit(ByScore(how), market, days=6)
     assert verdict.passed, str(verdict)
-    result = finpod.backtest(ByScore(how), market)
-    assert result.audit.passed
+    assert finpod.backtest(ByScore(how), market).audit.passed
 
 
 def test_g21_a_strategy_that_reads_the_same_table_outside_the_door_can_look_ahead():

@@ -159,8 +159,7 @@ def test_files_are_read_alike(tmp_path):
 
 
 def test_several_tables_and_one_value_for_all_tickers():
-    vix = pd.DataFrame({"date": ["2024-07-02", "2024-07-05"], "VIX": [12.5, 13.5]})
-    market = load([TABLE, vix])
+    market = load([TABLE, pd.DataFrame({"date": ["2024-07-02", "2024-07-05"], "VIX": [12.5, 13.5]})])
     assert market.extra.is_shared("VIX")
     assert_array_equal(market.extra["VIX"].T, [[NAN, 12.5, 12.5, 13.5, 13.5, 13.5]] * 2)
     again = with_extra(market, TABLE.rename(columns={"pe": "roe"}))

@@ -137,8 +137,7 @@ def test_minute_bars_run_from_the_file_to_the_backtest(shared, tmp_path):
 
 
 def test_equal_weight_is_restored_once_a_session_and_not_at_every_bar():
-    market = intraday_market(12, BARS)
-    result = backtest(EqualWeight(), market)
+    result = backtest(EqualWeight(), intraday_market(12, BARS))
     assert (result.turnover > 0).sum() == 12
     np.testing.assert_array_equal(result.equity.to_numpy(), result.equal_weight_equity.to_numpy())
 

@@ -91,11 +91,9 @@ def test_c20_a_negative_target_is_a_target_of_zero():
 
 
 def test_orders_reach_the_weights_and_ignore_dust():
-    orders = orders_for(t(0.25, 0.5), t(100)[0], t(5, 0), t(10, 20))
-    assert orders.tolist() == pytest.approx([-2.5, 2.5])
+    assert orders_for(t(0.25, 0.5), t(100)[0], t(5, 0), t(10, 20)).tolist() == pytest.approx([-2.5, 2.5])
     held = t(1 / 3, 1 / 3)
-    dust = orders_for(t(0.5, 0.5) * (1 + 1e-15), t(2)[0], held, t(3, 3))
-    assert dust.tolist() == [0.0, 0.0]
+    assert orders_for(t(0.5, 0.5) * (1 + 1e-15), t(2)[0], held, t(3, 3)).tolist() == [0.0, 0.0]
     assert (held + orders_for(t(0, 0), t(2)[0], held, t(3, 3))).tolist() == [0.0, 0.0]
     assert orders_for(t(0, 1e-9), t(1e9)[0], t(1e-9, 1), t(1, 1)).tolist() == [-1e-9, 0.0]
     assert orders_for(t(0.5), t(2)[0], t(1.1), t(1)).item() < 0

@@ -149,8 +149,7 @@ def test_several_writers_take_turns(tmp_path):
 
 def test_without_locks_writing_is_still_all_or_nothing(market, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    folder = save_snapshot(market, tmp_path / "three")
-    assert load_snapshot(folder).content_hash == market.content_hash
+    assert load_snapshot(save_snapshot(market, tmp_path / "three")).content_hash == market.content_hash
 
 
 HEAD = "ticker,from,to_exclusive\n"
@@ -292,8 +291,7 @@ def test_an_explicit_benchmark_and_calendar_win():
     bars = frame("600015.SS", "000001.SZ", "510300.SS", "159919.SZ", calendar="XSHG")
     assert load_market(bars, members="csi300", benchmark="159919.SZ").benchmark == "159919.SZ"
     assert load_market(bars, members="csi300", benchmark=None).benchmark == "none"
-    every_date = load_market(bars, members="csi300", calendar=None)
-    assert every_date.manifest["calendar"] == "the dates of the file"
+    assert load_market(bars, members="csi300", calendar=None).manifest["calendar"] == "the dates of the file"
     new_year = frame("600000.SS", "510300.SS", calendar="XTKS")
     refused(r"2024-02-09.* XSHG", load_market, new_year, members="csi300", error=DataError)
     refused("DIA", load_market, frame("AAPL", "MSFT", "QQQ"), members="dow30", about="benchmark")
@@ -318,8 +316,7 @@ def test_an_index_has_several_spellings_and_tickers_are_not_indexes(apart):
     assert all(map(is_universe, ("foo", "dow", "xyz1")))
     assert not any(map(is_universe, ("AAPL", "DOW", "DOW3", "0700.HK", "aapl,msft", "./sp500", "members.csv")))
     (apart / "sp500").mkdir()  # a folder of that name is not a list of members
-    market = load_market(frame("AAPL", "SPY"), members="sp500")
-    assert market.manifest["listed"]["index"] == "S&P 500"
+    assert load_market(frame("AAPL", "SPY"), members="sp500").manifest["listed"]["index"] == "S&P 500"
     (apart / "bars.csv").write_text(frame("AAPL", "SPY").to_csv(index=False))
     assert load_market("bars.csv", members="sp500").origin["members"] == "sp500"
 

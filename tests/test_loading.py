@@ -56,8 +56,7 @@ def test_a_file_with_several_needs_a_name(write):
     ),
 ])  # fmt: skip
 def test_a_file_that_is_no_strategy_is_one_line(write, text, message):
-    path = write(text)
-    raised = refused("", load_strategy, path, error=FinpodError)
+    raised = refused("", load_strategy, write(text), error=FinpodError)
     assert isinstance(raised, InputError if "gone.csv" in message else StrategyError)
     assert message in str(raised)
 

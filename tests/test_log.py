@@ -67,8 +67,7 @@ def log(tmp_path):
 
 
 def refusal(store):
-    raised = refused("", verify_log, f"{store.where}/{NAME}", error=CheckpointError)
-    return str(raised)
+    return str(refused("", verify_log, f"{store.where}/{NAME}", error=CheckpointError))
 
 
 # --- what a crash may do to it

@@ -100,5 +100,4 @@ def test_the_tree_in_the_readme_names_every_module():
 def test_errors_of_input_and_data_are_value_errors():
     kinds = [getattr(errors, name) for name in finpod.__all__ if name.endswith("Error")]
     assert all(issubclass(kind, errors.FinpodError) for kind in kinds)
-    values = {kind.__name__ for kind in kinds if issubclass(kind, ValueError)}
-    assert values == {"InputError", "DataError"}
+    assert {kind.__name__ for kind in kinds if issubclass(kind, ValueError)} == {"InputError", "DataError"}

@@ -39,8 +39,7 @@ def test_stamps_become_the_day_of_their_own_clock(stamps, offsets):
 
 @pytest.mark.parametrize("text", ["9:30 AM,12:00 PM,1:15 PM,3:59:30 pm", "14:30Z,17:00Z,18:15Z,20:59:30Z"])
 def test_times_of_intraday_bars_are_those_of_new_york(text):
-    stamps = pd.Series([f"2024-01-02 {time}" for time in text.split(",")])
-    days, *_ = parse_dates(stamps, "a file", calendar="XNYS")
+    days, *_ = parse_dates(pd.Series([f"2024-01-02 {time}" for time in text.split(",")]), "a file", calendar="XNYS")
     expected = [f"2024-01-02 {time}" for time in ("09:30", "12:00", "13:15", "15:59:30")]
     assert_array_equal(days, np.array(expected, dtype="datetime64[ns]"))
 

@@ -250,8 +250,7 @@ def test_a_number_given_by_hand_is_used_and_told(tmp_path):
     assert (wrong.periods_per_year, wrong.content_hash) == (252, market.content_hash)
     note = wrong.manifest["periods_note"]
     assert "252, but the dates have about 52 bars per year" in note
-    result = finpod.backtest("buy-and-hold", wrong)
-    assert ResultWarning("note", {"text": note}) in result.warnings
+    assert ResultWarning("note", {"text": note}) in finpod.backtest("buy-and-hold", wrong).warnings
     save_snapshot(wrong, tmp_path / "weekly")
     assert finpod.load_market(tmp_path / "weekly").manifest["periods_note"] == note
     mended = finpod.load_market(tmp_path / "weekly", periods_per_year=52)
@@ -294,8 +293,7 @@ def test_g05_what_goes_by_sessions_takes_the_number_of_the_market():
     daily = result.by_session()
     assert (daily.periods_per_year, daily.sessions_per_year, len(daily.returns)) == (365, 365, 60)
     assert_empyrical(vars(daily.metrics), daily.returns, 365)
-    interval = evidence(result)["intervals"]["strategy"]["sharpe"]
-    assert interval["estimate"] == pytest.approx(daily.metrics.sharpe)
+    assert evidence(result)["intervals"]["strategy"]["sharpe"]["estimate"] == pytest.approx(daily.metrics.sharpe)
     assert attribute(result)["yearly_turnover"] == pytest.approx(result.turnover.mean() * 8760)
     assert not result.is_short
     assert finpod.backtest("equal-weight", market, end=market.dates[24 * 15]).is_short

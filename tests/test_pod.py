@@ -32,8 +32,7 @@ def test_d08_a_copy_learns_by_its_own_settings_not_the_donors(setup, donor, anne
     assert config.learning_rate == pytest.approx(8e-4)
     assert config.clip_coef == pytest.approx(0.16)
     child = Pod(setup, settings(seed=5, config=config), replace(donor, env={}))
-    rate = child.learner.optimizer.param_groups[0]["lr"]
-    assert float(rate) == pytest.approx(8e-4)
+    assert float(child.learner.optimizer.param_groups[0]["lr"]) == pytest.approx(8e-4)
     assert child.learner.optimizer.param_groups[0]["weight_decay"] == config.weight_decay
     assert child.learner.config == config  # whose clip the loss uses
     list(child.train(donor.steps + STEPS_AN_UPDATE, 2 * donor.steps))

@@ -64,8 +64,7 @@ def test_times_may_have_their_own_column_and_files_a_month_in_their_name(read):
 ])  # fmt: skip
 def test_g02_styles_of_numbers_in_each_layout(read, lines, close):
     rows = list(zip(("2024-01-02", "2024-01-03"), lines, lines[::-1], strict=True))
-    one = read("Date;Close\n" + "".join(f"{day};{value}\n" for day, value, _ in rows))
-    assert_array_equal(one["close"], close)
+    assert_array_equal(read("Date;Close\n" + "".join(f"{day};{value}\n" for day, value, _ in rows))["close"], close)
     both = np.array([close, close[::-1]]).T
     wide = read("Date;AAA;BBB\n" + "".join(f"{day};{value};{other}\n" for day, value, other in rows))
     long = read("date;ticker;close\n" + "".join(f"{day};AAA;{v}\n{day};BBB;{w}\n" for day, v, w in rows))
@@ -188,8 +187,7 @@ def test_g09_two_files_of_one_ticker_are_one_series_or_refused(tmp_path):
     for name, days in (("aaa", DAYS[:2]), ("AAA", DAYS[2:])):
         frame(tickers=("X",), days=days).drop(columns="ticker").to_csv(tmp_path / f"{name}.csv", index=False)
     log = RepairLog()
-    bars = read_bars(tmp_path, log=log)
-    assert closes(bars) == {"AAA": [100, 101, 100, 101, 102]}
+    assert closes(read_bars(tmp_path, log=log)) == {"AAA": [100, 101, 100, 101, 102]}
     assert log.reading == ["tickers in one spelling: aaa as AAA", "AAA joined from AAA.csv and aaa.csv"]
     frame(tickers=("X",), close=7.0).drop(columns="ticker").to_csv(tmp_path / "aaa.csv", index=False)
     refuses(lambda: read_bars(tmp_path), "AAA on 2024-01-04, in its files AAA.csv and aaa.csv")
@@ -211,8 +209,7 @@ def test_a_header_with_a_close_in_both_levels_is_refused():
 
 def test_b21_equal_rows_are_dropped_by_date_not_by_value():
     days = pd.to_datetime(["2023-06-28", "2023-06-29", "2023-06-30", "2023-06-30"])
-    bars = pd.DataFrame({"date": days, "ticker": "AAA", "close": [60.52, 60.52, 60.19, 60.19]})
-    market = alone(bars)
+    market = alone(pd.DataFrame({"date": days, "ticker": "AAA", "close": [60.52, 60.52, 60.19, 60.19]}))
     assert list(market.close[:, 0]) == [60.52, 60.52, 60.19]
     assert repairs(market) == {"duplicate rows dropped": 1}
     assert places(market, "duplicate rows dropped") == [("AAA", "2023-06-30", "bar", "given twice", "once")]

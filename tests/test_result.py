@@ -107,8 +107,7 @@ def test_a_damaged_folder_is_one_line(tmp_path, saved, damage, message):
     folder = tmp_path / "run"
     shutil.copytree(saved, folder)
     damage(folder)
-    raised = refused(message, load_result, folder)
-    assert str(folder) in str(raised)
+    assert str(folder) in str(refused(message, load_result, folder))
 
 
 def test_the_checksums_are_those_of_sha256sum(saved):
@@ -141,8 +140,7 @@ def test_d24_each_variant_is_run_alone_on_the_same_terms(tmp_path):
     spread = {key: figures["sharpe"] for key, figures in result.spread.items()}
     closing = {"mean": np.mean(sharpes), "sd": np.std(sharpes, ddof=1), "count": 3}
     assert spread == pytest.approx(dict(zip(("seed 0", "seed 1", "seed 2"), sharpes, strict=True)) | closing)
-    loaded = load_result(result.save(tmp_path / "run"))
-    assert loaded.to_json() == result.to_json()
+    assert load_result(result.save(tmp_path / "run")).to_json() == result.to_json()
     assert backtest(seeds[0], market).spread == {}
 
 

@@ -48,8 +48,7 @@ def test_the_task_of_the_readme_is_short_and_learns(task, tmp_path):
     assert len([line for line in TOY.splitlines() if line.strip()]) <= 45
     run = finpod.train(task, out=tmp_path / "toy", agents=1, rounds=1, keep=1, steps=15_000, config=CONFIG)
     assert isinstance(run, TrainedRun)
-    untrained = task.score(task.policy({"hidden": 64}, torch.Generator().manual_seed(0))).metrics["mean_return"]
-    assert untrained < -10
+    assert task.score(task.policy({"hidden": 64}, torch.Generator().manual_seed(0))).metrics["mean_return"] < -10
     assert run.leaderboard[0].score > -5
     policy = run.load(0)
     assert task.score(policy).metrics["mean_return"] == run.leaderboard[0].score
@@ -178,8 +177,7 @@ def test_a_task_that_does_not_exist_and_options_of_a_market_are_named(apart, toy
 
 def test_a_task_travels_with_its_code(task, tmp_path):
     """To a process that has no module of that name."""
-    setup = TournamentSetup(task=task, num_envs=4, config=CONFIG)
-    (tmp_path / "shared").write_bytes(pickle.dumps(setup.to_shared()))
+    (tmp_path / "shared").write_bytes(pickle.dumps(TournamentSetup(task=task, num_envs=4, config=CONFIG).to_shared()))
     code = (
         "import pickle, sys, torch; from finpod.tournament.setup import from_shared; from pathlib import Path; "
         "task = from_shared(pickle.loads(Path(sys.argv[1]).read_bytes())).task; "
@@ -248,6 +246,7 @@ def changed(task, step=None, **members):
 @pytest.mark.parametrize(("step", "members", "told"), [
     (lambda taken: taken._replace(obs=Observation(taken.obs.state.repeat(1, 2))), {}, "(32, 2)"),
     (lambda taken: taken._replace(reward=taken.reward * float("nan")), {}, "reward of environment 0"),
+    (lambda taken: taken._replace(obs=Observation(taken.obs.state * float("nan"))), {}, "observation of environment 0"),
     (None, {"num_inputs": 3}, "num_inputs is 3"),
     (None, {"score": lambda self, policy: Score({"other": 1.0})}, "no metric 'mean_return'"),
     (None, {"score": lambda self, policy: 0.5}, "no metric 'mean_return'"),
@@ -282,8 +281,7 @@ def test_stocks_need_a_market_and_windows(tmp_path, argument):
 def test_an_episode_that_never_ends_is_named(task, monkeypatch):
     monkeypatch.setattr("finpod.rl.evaluate.LONGEST", 20)
     endless = changed(task, lambda taken: taken._replace(truncated=torch.zeros_like(taken.truncated)))
-    env = endless.env(2, 0, torch.device("cpu"))
-    refused("20 steps", episodes, env, task.policy({}))
+    refused("20 steps", episodes, endless.env(2, 0, torch.device("cpu")), task.policy({}))
 
 
 def test_a_file_without_one_task_is_named(tmp_path):
@@ -296,8 +294,7 @@ def test_a_file_without_one_task_is_named(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", *(f'{{"format": "finpod trained run {n}"}}' for n in (1, 9))])
 def test_a_folder_that_is_no_run_is_named(tmp_path, content):
     (tmp_path / "trained.json").write_text(content)
-    raised = refused("", TrainedRun, tmp_path, error=CheckpointError)
-    assert str(tmp_path) in str(raised)
+    assert str(tmp_path) in str(refused("", TrainedRun, tmp_path, error=CheckpointError))
 
 
 def test_a_policy_of_the_tasks_own_is_loaded_with_the_task(task, tmp_path):

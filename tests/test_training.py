@@ -129,10 +129,8 @@ def test_where_every_agent_fails_one_line_says_why_and_nothing_is_left(market, t
 def test_names_that_are_never_members_are_left_out(market):
     member = market.member.copy()
     member[: VALIDATION[1] + 1, 2] = False
-    task = task_of(replace(market, member=member))
-    assert task.market.tickers == ("A", "B", "D", "E", "F")
-    nobody = replace(market, member=np.zeros_like(market.member))
-    refused("no member has a price", task_of, nobody)
+    assert task_of(replace(market, member=member)).market.tickers == ("A", "B", "D", "E", "F")
+    refused("no member has a price", task_of, replace(market, member=np.zeros_like(market.member)))
 
 
 @pytest.mark.parametrize(("changes", "told"), [
@@ -160,16 +158,14 @@ def test_a_folder_is_replaced_only_when_allowed_and_by_a_training_that_ends(mark
     assert (folder / "ensemble.json").read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny", "tiny.unfinished"]
     monkeypatch.undo()
-    trained = tiny_train(market, folder, seed=9, overwrite=True, resume=True)
-    assert trained.provenance["seeds"] == [9]
+    assert tiny_train(market, folder, seed=9, overwrite=True, resume=True).provenance["seeds"] == [9]
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
 def test_settings_from_numpy_are_as_good_as_plain_ones(market, tmp_path):
     plain = tiny_train(market, tmp_path / "plain" / "tiny", hold=2, seed=3)
     tiny_train(market, tmp_path / "numpy" / "tiny", hold=np.int64(2), seed=np.int64(3), tilt=np.float64(1.0))
-    loaded = load_ensemble(tmp_path / "numpy" / "tiny")
-    assert loaded.members[0].task_spec == plain.members[0].task_spec
+    assert load_ensemble(tmp_path / "numpy" / "tiny").members[0].task_spec == plain.members[0].task_spec
     one, other = (tmp_path / name / "tiny" / "ensemble.json" for name in ("numpy", "plain"))
     assert one.read_text() == other.read_text()
 

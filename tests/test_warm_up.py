@@ -99,8 +99,7 @@ def test_g13_segments_of_a_walk_forward_tell_what_each_dropped(tmp_path):
     result = walk_forward(market=market, start=market.dates[130], out=tmp_path / "wf", train=60, validation=30, test=60, hold=2,
                           **SMALL, features=features, config=CONFIG, agents=1, rounds=1, keep=1, steps=1,
                           progress=lambda doing, share: None)  # fmt: skip
-    lines = result.agent["segments"]
-    assert [line.get("dropped", "") for line in lines] == ["late_close", ""]
+    assert [line.get("dropped", "") for line in result.agent["segments"]] == ["late_close", ""]
     assert "features" not in load_walkforward(tmp_path / "wf", [features[1]]).provenance
 
 
