@@ -246,10 +246,9 @@ def changed(task, step=None, **members):
 @pytest.mark.parametrize(("step", "members", "told"), [
     (lambda taken: taken._replace(obs=Observation(taken.obs.state.repeat(1, 2))), {}, "(32, 2)"),
     (lambda taken: taken._replace(reward=taken.reward * float("nan")), {}, "reward of environment 0"),
-    (lambda taken: taken._replace(obs=Observation(taken.obs.state * float("nan"))), {}, "observation of environment 0"),
     (None, {"num_inputs": 3}, "num_inputs is 3"),
-    (None, {"score": lambda self, policy: Score({"other": 1.0})}, "no metric 'mean_return'"),
-    (None, {"score": lambda self, policy: 0.5}, "no metric 'mean_return'"),
+    (None, {"score": lambda self, policy: Score({"other": 1.0})}, "is 'mean_return', but"),
+    (None, {"score": lambda self, policy: 0.5}, "is 'mean_return', but"),
     (None, {"score": lambda self, policy: Score({"mean_return": float("nan")})}, "no agent has a validation score"),
 ])  # fmt: skip
 def test_what_a_task_must_not_return_ends_in_one_line(task, tmp_path, step, members, told):

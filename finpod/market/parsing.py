@@ -224,7 +224,7 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     if wrong.any():
         raise DataError(
             f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD [HH:MM:SS], or "
-            "delete the row if it has no prices. Times in another zone than that of the exchange need a UTC offset, +HH:MM"
+            "delete the row if it has no prices. If times are not in the exchange's zone, add the UTC offset, +HH:MM"
         )
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1

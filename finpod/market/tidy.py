@@ -135,7 +135,7 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no column of tickers, and its name has no ticker ({ticker!r}); rename it, or give ticker="
+        text = f"{source.name} has no column of tickers, and {ticker!r} in its name is no valid ticker; rename it, or give ticker="
         raise DataError(text, argument="ticker")
     return ticker
 
