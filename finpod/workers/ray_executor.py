@@ -85,7 +85,7 @@ class RayExecutor:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect to a cluster, or start Ray here with the cores that this process may use; Ray would use all cores.
+        """Connect to a cluster, or start Ray here with the cores that this process may use; by default, Ray uses all.
 
         The address 'local' keeps Ray from joining another cluster on this machine.
         """
