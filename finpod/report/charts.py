@@ -115,8 +115,13 @@ def _rolling(result: BacktestResult, of: Callable[..., Array], write: Callable[[
     window = HALF_YEAR if len(result.returns) >= 2 * HALF_YEAR else HALF_YEAR // 2
     options = {"periods_per_year": result.periods_per_year}
     options |= {"risk_free": result.risk_free} if of is rolling_sharpe else {}
-    # a missing price of the benchmark is its last one, as in the account; else every window around it is undefined
-    lines = _lines(result, lambda curve: of(simple_returns(pd.Series(curve).ffill().to_numpy()), window, **options))
+
+    def rolling(curve: Array) -> Array:
+        # a missing price of the benchmark is its last one, as in the account; else every window around it is undefined
+        known = pd.Series(curve).ffill(limit_area="inside").to_numpy()
+        return of(simple_returns(known), window, **options)
+
+    lines = _lines(result, rolling)
     if not np.isfinite(lines[0].values).any():
         return "Undefined: there are too few returns, or all are equal."
     alt = f"Last value of the strategy: {write(lines[0].values[-1])}."

@@ -114,6 +114,7 @@ class Execution:
 
         Assets without a price at the fill are not traded. Only assets that are members in the last row that the decision
         sees, `row` - `lag`, can be bought. With market impact, assets whose `impact` is NaN in this row are not traded.
+        `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)
