@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -256,7 +256,7 @@ def trading_of(**settings: Any) -> TradingConfig:
     envs = settings.get("num_envs", 512)
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     groups = math.gcd(envs, 32) if isinstance(envs, Integral) else None
-    scale = 100.0 / cash if cash > 0 else 1.0  # both kinds of reward are in percent
+    scale = 100.0 / float(cash) if isinstance(cash, Real) and float(cash) > 0 else 1.0  # rewards are in percent
     defaults: dict[str, Any] = {"num_envs": envs, "start_groups": groups, "reward_scale": scale}
     return TradingConfig(**{**defaults, **settings})
 

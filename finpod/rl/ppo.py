@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, require_number
+from finpod.errors import CheckpointError, InputError, require_number
 from finpod.rl.policy import Policy, RunningStats, entropy, log_prob
 from finpod.rl.rollout import Rollout, collect, encode_rows, gae, of_groups
 from finpod.rl.task import Environment, Table
@@ -61,6 +61,11 @@ class PPOConfig:
             require_number(name, getattr(self, name), 1, whole=True)
         for name in ("gamma", "gae_lambda"):
             require_number(name, getattr(self, name), 0, 1)
+        for name in ("ent_coef", "vf_coef", "weight_decay"):
+            require_number(name, getattr(self, name), 0)
+        for name in ("anneal_lr", "anneal_ent", "factored", "scale_reward", "center_days"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InputError(f"{name} is {value!r:.60}; pass True or False", argument=name)
 
 
 class PPO:
