@@ -53,7 +53,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio is 0 if they are equal."""
+    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio is 0 if all are equal."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)

@@ -49,10 +49,10 @@ def intervals(
 ) -> dict[str, dict[str, Interval]]:
     """Return a dict of percentile intervals: name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval.
 
-    The intervals under 'strategy' are those of the metrics of `returns` [n]. The intervals under a name in `others` are
-    for the metrics of `returns` minus those of the series [n] with this name. All series cover the same days;
-    `risk_free` is a yearly rate. The mean block length is the `block_length` of the returns, or of the returns minus
-    the other series, so an interval does not depend on the remaining series. Resamples with an undefined metric are
+    The intervals under 'strategy' are for the metrics of `returns` [n], those under a name in `others` for differences:
+    each metric of `returns` minus the same metric of the series [n] with this name. All series cover the same days;
+    `risk_free` is a yearly rate. Each name has a mean block length of its own: the `block_length` of the returns, or of
+    the returns minus the series. So a further series changes no other interval. Resamples with an undefined metric are
     skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie outside its interval,
     because resamples have other peaks.
 

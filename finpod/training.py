@@ -98,9 +98,10 @@ def train(
     rules. `pods` says where agents train.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
-    continues this run with the same settings. `fork` starts from a copy of another unfinished run, with other settings.
-    The log records all settings, the arguments of `load_market` and the plain values `metadata`, so a run can be
-    resumed by name. `progress` is called with the name of a step and the fraction done, `watch` with the `Scheduler`.
+    continues this run with the same settings. `fork` starts from a copy of another unfinished run; all settings but
+    task and learner may change. The log records the settings, the arguments of `load_market` and the values `metadata`,
+    so a run can be resumed by name. `progress` is called with a step's name and the fraction done, `watch` with the
+    `Scheduler`.
 
     With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it (if
     `pods` uses Ray), raises the errors that would prevent a training, and returns None.

@@ -46,7 +46,7 @@ class Run:
     resume: str | None = None
     """Continue the unfinished run NAME with its recorded settings. If it does not exist and --out is NAME, start it."""
     fork: str | None = None
-    """Start from a copy of the unfinished run NAME; other options may change its settings."""
+    """Start from a copy of the unfinished run NAME; other options may change its settings, but not the task or the learner."""
     tensorboard: Path | None = None
     """Folder for TensorBoard event files."""
 

@@ -83,7 +83,7 @@ class Isolated:
 
 
 class Child(Strategy):
-    """A strategy in a child process. Its errors are raised as FinpodError, the end of the process as ChildError."""
+    """A strategy in a child process. Raises FinpodError for its errors, ChildError if the process ends."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0

@@ -33,7 +33,7 @@ class Splits(NamedTuple):
     """Log ratios [R] of the listed splits. Each array has the splits of one case, and 0 on all other rows."""
 
     missing: Array
-    """Log ratio of a split that adj_close lacks; negative log ratio of one that adj_close contains once too often."""
+    """Log ratio of a split that is not in adj_close; negative log ratio of one that was applied to it once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that the closes jump on the day of the split."""
     in_closes: Array

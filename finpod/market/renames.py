@@ -169,9 +169,10 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
 
 
 def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
-    """Return True if a bundled rename applies to symbols with bars on the days `old` and `new`; log uncertain cases.
+    """Return True if a bundled rename applies. Uncertain cases are logged.
 
-    `both` are their common days; `differs` is True if their closes differ on one of these.
+    `old`, `new` and `both` are the days on which the old symbol, the new symbol, and both have bars. `differs` is True
+    if their closes differ on one of the days `both`.
     """
     if len(both) and not differs:
         return True

@@ -131,8 +131,7 @@ def ticker_of(source: Path) -> str:
     name is. Raises DataError if this is not a valid ticker.
     """
     stem = re.sub(r"-\d+(s|m|h|d|w|mo)(-[\d-]+)?$", "", source.stem)  # BTCUSDT-1d-2024-01
-    parts = re.split(r"[_ ,]", stem)
-    capitals = [part for part in parts if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
+    capitals = [part for part in re.split(r"[_ ,]", stem) if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
         text = f"{source.name} has no column of tickers, and {ticker!r} in its name is no valid ticker; rename it, or give ticker="

@@ -262,7 +262,8 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
         if name == DATA:
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
-            raise InputError(f"{change}, so agents are not comparable with {where}; train under another name", name)
+            way_out = "leave out fork= to train anew" if forked else "train under another name"
+            raise InputError(f"{change}, so agents are not comparable with the earlier ones; {way_out}", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
                 raise InputError(
