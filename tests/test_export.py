@@ -119,7 +119,7 @@ def test_a_benchmark_keeps_its_price_where_it_has_no_bar():
     series = to_pyfolio(replace(made, benchmark_equity=bars))
     assert list(series.benchmark) == pytest.approx([0.01, 0, 0.02])
     assert list(series.benchmark.index) == list(series.returns.index[:3])
-    assert "the benchmark has its last price in sessions without a bar" in series.notes
+    assert "in sessions without a bar, the benchmark keeps its last price" in series.notes
     for without in (bars.where(bars == 404), bars * np.nan):
         assert to_pyfolio(replace(made, benchmark_equity=without)).benchmark is None
 

@@ -141,4 +141,4 @@ def test_a_task_of_the_user_with_the_name_of_a_built_in_one_is_refused(task, apa
     monkeypatch.setattr(type(task), "name", "hopper")
     monkeypatch.setattr(type(task), "spec", lambda self: {"variant": "standard"})
     finpod.train(task, out="strategies/mine", **SMALL)
-    assert "mine has your own task hopper; finpod renders only its hopper, " in run("render mine").error
+    assert "finpod renders only its own hopper, " in run("render mine").error

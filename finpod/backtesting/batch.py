@@ -67,7 +67,7 @@ class Backtests:
         start, end = (f"{self.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
         lines = [f"{plural(len(self), 'backtest')}, {start} .. {end}", self.terms]
         ratios = pd.Series(self.metrics.sharpe, self.equity.columns).dropna()
-        if len(ratios) > 1:  # compare the best with the expected best of as many strategies without skill
+        if len(ratios) > 1:  # compare the best ratio with the best expected among this many strategies by luck alone
             mean, sd, best = ratios.mean(), ratios.std(), ratios.max()
             luck = ratio(mean + expected_best(len(ratios), sd))
             lines += [
@@ -81,7 +81,7 @@ class Backtests:
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """Return the account history of strategy `s`. `fast` settles many sessions at once; equity agrees to 9 digits."""
+    """Return the account history of strategy `s`. `fast` uses `relax`; equity agrees with `simulate` to 9 digits."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))

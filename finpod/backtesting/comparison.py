@@ -51,9 +51,9 @@ class Comparison:
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, pd.Series]
-    """Title -> [n + 1] values of a benchmark or equal-weight portfolio, 1 at its first common close, NaN without a bar.
+    """Title -> [n + 1] values of a benchmark or equal-weight portfolio: 1 at its first common close, NaN without a bar.
 
-    The `name` of each series is 'benchmark' or 'equal weight'. If runs have different ones, titles name the runs."""
+    The `name` of a series is 'benchmark' or 'equal weight'. If runs have several of a kind, titles name the runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
     equal weight, turnover, and costs as a fraction of the account at the first common close."""
@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Sum of `BacktestResult.candidates` over runs (the same `agent` counts once); at least the number of runs."""
+        """Sum of `BacktestResult.candidates` over runs; runs of one `agent` count once. At least the number of runs."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
@@ -128,12 +128,12 @@ def compare(
 ) -> Comparison:
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
-    A saved run may be given by its folder or name, as for `load_result`. A run is named after its strategy. If several
-    strategies have the same name, their runs are named by `names`; the default is the names of the folders if all runs
-    are given by folders. Names that are still equal are numbered. All figures are those of the common window.
+    A saved run may be given by its folder or name, as for `load_result`. A run has the name of its strategy. Runs whose
+    strategies share a name get theirs from `names`; the default is the folder names if all runs are given by folders.
+    Names that are still equal are numbered. All figures are those of the common window.
 
-    Raises InputError as `load_result` does, for fewer than two runs, an intraday run, a wrong number of names, runs of
-    different frequencies, fewer than two common sessions, and an account of zero at the first common session.
+    Raises InputError as `load_result` does. Also raises it for fewer than two runs, an intraday run, a wrong number of
+    names, runs of different frequencies, fewer than two common sessions, and an account of zero at the first of them.
     """
     runs = _named(results, names)
     first, *others = runs

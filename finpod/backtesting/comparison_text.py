@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return notes and warnings, severe ones first, as (names of the runs, "" for all; sentence; is it severe?)."""
+    """Return (names of the runs or "" for all, sentence, True if severe) for each note and warning, severe first."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings

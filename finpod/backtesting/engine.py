@@ -1,4 +1,4 @@
-"""`backtest`: run strategies through the ledger and compare them with the benchmark and equal weight."""
+"""`backtest`: run strategies on a simulated account, and compare them with the benchmark and equal weight."""
 
 import numpy as np
 import pandas as pd
@@ -44,9 +44,9 @@ def backtest(
 ) -> BacktestResult | Backtests:
     """Run a strategy, or precomputed weights, over the sessions of [start, end] and return a `BacktestResult`.
 
-    `finpod.backtest` also takes a name, file or folder of a strategy, as `load_strategy` does. The account has `cash`
-    at the close of the first bar. A decision sees all rows up to a close. It is filled at the next open with
-    fill='open', at the next close with fill='close' (the default if the data have no opens). Cash earns nothing.
+    `finpod.backtest` also takes a name, file or folder of a strategy, as `load_strategy` does. The account starts with
+    `cash` at the close of the first bar. A decision sees all rows up to a close, and is filled at the next open with
+    fill='open', or at the next close with fill='close' (the default if the data have no opens). Cash earns nothing.
     Accounts are long only. Shares are fractional unless `whole_shares` is True. A position in an asset that leaves the
     exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
@@ -56,13 +56,13 @@ def backtest(
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
     Weights [S, T, N] are S strategies, run together and returned as `Backtests`. Weights are not copied. `fast=True`
-    settles many sessions at once. It is several times faster, and equity agrees to 9 digits.
+    simulates many sessions at once. It is several times faster, and equity agrees with fast=False to 9 digits.
 
     A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
-    `examine` is True (None: only for trained agents), it (or weights [T, N]) is also compared with baselines and random
-    portfolios, and its decisions are replayed at other costs and account sizes; `progress` gets (task, fraction done).
+    `examine` is True (None: only for trained agents), a Strategy or weights [T, N] are also compared with baselines and
+    random portfolios, and replayed at other costs and account sizes. `progress` is called with (task, fraction done).
     The verdict is on the excess over `strategy.anchor` (default: equal weight), rebalanced every session, or every k
-    bars if `every` is k > 1. Its interval widens with `opened`, the number of results of this window you have seen.
+    bars if `every` is k > 1. `opened`, the number of results of this window you have seen, widens the interval.
 
     Raises InputError for arguments out of range, a window of one bar, a start on or before `trained_until` (unless
     `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError if a decision fails or is invalid.
@@ -135,7 +135,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result. Add evidence if `examine` is True (None: if trained), unless the benchmark is traded."""
+    """Return the result. Add evidence if `examine` is True (None: if trained). A benchmark strategy gets none."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

@@ -32,7 +32,7 @@ class PyfolioInputs(NamedTuple):
 
     Shares and prices are adjusted, so `positions` change only by returns and by these transactions."""
     benchmark: pd.Series | None
-    """Returns of the benchmark from its first bar to its last, 0 in a session without a bar; None without two bars."""
+    """Returns of the benchmark from first to last bar; 0 in a session without a bar. None for fewer than two bars."""
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal-weight portfolio."""
     notes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class PyfolioInputs(NamedTuple):
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """Return the series of a result. Call `.tz_localize(None)` on them for quantstats. InputError for a ticker 'cash'.
+    """Return the series of a result; quantstats needs their `.tz_localize(None)`. InputError if a ticker is 'cash'.
 
     Pass `benchmark` or `equal_weight` to pyfolio as `benchmark_rets`, to empyrical as `factor_returns`.
     """
@@ -67,7 +67,7 @@ def export(
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
     Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
-    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder may not be written.
+    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder cannot be written.
     """
     require_choice("format", format, get_args(Format))
     series = to_pyfolio(result)
@@ -112,9 +112,9 @@ def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:
         "no positions: no asset was held at any close": assets == 0,
         "no transactions: there were no trades": len(result.trades) == 0,
         "no benchmark: the benchmark has fewer than two bars in the window": bars < 2,
-        "the benchmark has its last price in sessions without a bar": result.by_session().benchmark_equity.count()
+        "in sessions without a bar, the benchmark keeps its last price": result.by_session().benchmark_equity.count()
         < bars,
-        "intraday returns are compounded to sessions, and transactions have the date of a session": result.is_intraday,
+        "intraday returns are compounded to sessions, and transactions are dated by session": result.is_intraday,
         f"the data have {result.sessions_per_year:g} sessions per year; pass this number to empyrical "
         "(annualization=) and quantstats (periods=); pyfolio always assumes 252": result.sessions_per_year != 252,
         "the shares are fractional, but pyfolio's round trips need whole shares: do not pass round_trips": bool(

@@ -108,10 +108,10 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 
 
 def load_result(run: str | PathLike[str]) -> BacktestResult:
-    """Load a result that `BacktestResult.save` wrote, and check that no file is missing and none but run.json changed.
+    """Load a result that `BacktestResult.save` wrote, and verify its files.
 
     `run` is a folder, or a name under backtests/. Raises InputError for a folder without a result, for a result of
-    another format, and for a file that is missing or differs from its checksum.
+    another format, for a missing file, and for a file (except run.json) that differs from its checksum.
     """
     source = run_folder(run)
     try:

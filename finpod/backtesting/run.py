@@ -74,7 +74,7 @@ class Run:
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, **beside: Any) -> BacktestResult:
-        """Return the result of one account. `beside` has the fields `variants` and `agents`."""
+        """Return the result of one account. `beside` holds more fields of the result: `variants` and `agents`."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
         equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]
@@ -171,7 +171,7 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """Yield an event for each reason why buy orders were not filled, with the first of these and their number."""
+    """Yield one event for each reason why buy orders were not filled. It has the first such order, and their number."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

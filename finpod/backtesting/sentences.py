@@ -27,8 +27,8 @@ UNCHECKED = {
     "later_decisions": "decisions after the last day checked",
     "other_accounts": "decisions for an account with other cash or positions",
     "other_days": "features on days that were not sampled",
-    "undated": "later data without dates, such as lists, bytes, single numbers, or a scaler's statistics over "
-    "all rows, and extra columns with few tickers or sessions",
+    "undated": "later data in a form without dates (lists, bytes, single numbers, a scaler's statistics over all "
+    "rows), and extra columns with few tickers or sessions",
     "native": "files read by native code other than pyarrow and polars, and tests of whether a file exists",
     "system": "environment variables, system and package files, and, from Python 3.14 on, the clock of `datetime`",
 }
@@ -137,8 +137,8 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "flatters every strategy",
     "unknown_universe": "the data do not say how their assets were selected; hindsight flatters every strategy",
     "missing_members": "on dates without prices, {count:# index member} cannot be traded, for example {tickers}",
-    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; if "
-    "assets that have left the index are missing, this flatters every strategy",
+    "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list that "
+    "lacks former members of the index flatters every strategy",
     "note": "{text}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
     "other_frequency": "the strategy was trained on {trained:g} bars per year, but the data of this backtest have {now:g}",
@@ -167,7 +167,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
 
 
 def warning_sentence(warning: ResultWarning) -> str:
-    """Return the text of the warning, which has no full stop at the end; a remark of the data is unchanged."""
+    """Return the text of a warning, without a full stop at the end. The text of a "note" is returned unchanged."""
     sentence = WARNINGS[warning.code]
     return _say(sentence, warning.data) if isinstance(sentence, str) else sentence(warning.data)
 
@@ -250,7 +250,7 @@ LUCK = {
 
 
 def verdict_lines(result: BacktestResult) -> list[str]:
-    """Return sentences on the growth in excess of anchor, equal weight and benchmark; each ends with `doubt`."""
+    """Return sentences on the growth in excess of anchor, equal weight and benchmark, each with the text of `doubt`."""
     names = {ANCHOR: anchor_name(result), EQUAL_WEIGHT: "equal weight", BENCHMARK: result.benchmark}
     lines = []
     wide = f" (widened for the best of {result.candidates:,})" if result.candidates > 1 else ""
@@ -264,7 +264,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Return text for the event whose probability is 'deflated_active_sharpe' of `finpod.evidence.skill.evidence`."""
+    """Return the event with the probability 'deflated_active_sharpe' (of `finpod.evidence.skill.evidence`) as text."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"

@@ -83,8 +83,8 @@ def who_varies(result: BacktestResult) -> str:
 
 
 def spread_note(result: BacktestResult) -> str:
-    """Return a note that the spread over agents of one tournament understates luck; empty for spreads over seeds."""
-    note = "members of one seed are similar, so their deviation understates luck; train with more seeds to measure luck"
+    """Return a note that the spread over the agents of one seed understates luck; empty for other variants."""
+    note = "members of one seed are similar, so their spread understates luck; train with more seeds to measure luck"
     return note if result.variants and result.variant_kind == "member" else ""
 
 

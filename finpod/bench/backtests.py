@@ -29,7 +29,7 @@ from finpod.trading.simulate import Terms, Window
 from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
-"""Returns in the simulated market (one session more), strategies run at once, and resamples of the bootstrap."""
+"""Number of returns in the simulated market (of `DAYS` + 1 sessions), of strategies run at once, and of resamples."""
 FEE_BPS = 10.0
 """Fee of finpod and of vectorbt."""
 
@@ -38,8 +38,8 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return lines (name -> value) on the speed of backtests with new weights every session, in bars per second.
 
     The bars are assets x returns x strategies. 'backtest' computes and stores every fill, as vectorbt's `from_orders`
-    does. 'backtest exact' does so session by session. A 'whole result' has equity, weights and the trade log; that of
-    finpod also has the benchmark and equal weight.
+    does. 'backtest exact' settles one session after the other. A 'whole result' has equity, weights and the trade log;
+    finpod's result also has the benchmark and equal weight.
     """
     market = simulate_market(names=names, days=DAYS + 1)
     window = Window(market=market, execution=build_execution(market), first=0, last=DAYS)

@@ -53,7 +53,7 @@ def run(
     def environment() -> LocomotionEnv:
         return make_locomotion(what, envs, device=place, variant=variant)
 
-    # one thread, as in training; MuJoCo may write a log into the current folder
+    # one thread, as in training; a temporary folder, because MuJoCo may write a log into the current folder
     with torch_threads(1), tempfile.TemporaryDirectory() as folder, chdir(folder):
         env = environment()
         env.physics.state["ctrl"].copy_(torch.from_numpy(random_actions(spec, envs)[0]))
@@ -106,7 +106,7 @@ def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[C
     makers = [partial(gymnasium.make, spec.gym_id, disable_env_checker=True, **spec.gym_options)] * count
     options: dict[str, Any] = {"autoreset_mode": AutoresetMode.SAME_STEP}
     with ExitStack() as stack:
-        with silent():  # spawned because this process has threads; children keep this stderr
+        with silent():  # spawn, because this process has threads; the children inherit the silenced stderr
             make: Any = partial(AsyncVectorEnv, context="spawn") if parallel else SyncVectorEnv
             env = make(makers, **options)
             stack.callback(env.close, terminate=True)

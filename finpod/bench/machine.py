@@ -45,13 +45,12 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed of this machine, one line per figure, with hardware and versions.
 
-    `what` is a word: only measurements with this word in their names are made. The names are those of `ENVIRONMENT`,
-    panel, backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a simulated market of
-    `names` stocks. A step is one decision of one account, with the default settings of the task, except for the start
-    groups (accounts that trade the same days). Each of the following is measured for about `seconds`: the environment
-    alone; the environment compiled by torch.compile; the environment with a policy; and PPO from end to end. The time
-    to compute a large table of features is measured once; for the other lines see `finpod.bench.backtests`.
-
+    If `what` is given, only the measurements with this word in their names are made. The names are those of
+    `ENVIRONMENT`, panel, backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a
+    simulated market of `names` stocks. A step is one decision of one account. The task has its default settings, except
+    for the start groups (accounts that trade the same days). Four speeds are measured, each for about `seconds`: the
+    environment alone, compiled by torch.compile, and with a policy; and PPO from end to end.
+    The time to compute a large table of features is measured once. `finpod.bench.backtests` makes the other lines.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """
     require_number("envs", envs, 1, whole=True)

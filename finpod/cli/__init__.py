@@ -62,14 +62,14 @@ def _options(
         bool, Option("--debug", help="Show the traceback of an error. May be anywhere on the line.")
     ] = False,
 ) -> None:
-    """Options before the command. `--debug` is here only for --help, because `main` reads and removes it."""
+    """Options before the command. `--debug` is declared only so that --help lists it; `main` reads and removes it."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run one command line and end the process. `audit` and `submit` have exit codes of their own.
+    """Run one command line and end the process. `audit` and `submit` define their own exit codes.
 
-    Other codes: 0 after success; 2, with one line, after a usage error, FinpodError or OSError; 130 if interrupted;
-    141, without a line, if the reader of stdout (`| head`) has closed it; 1 after a bug. `--debug` adds the traceback.
+    Other codes: 0: success; 1: bug; 2: usage error, FinpodError or OSError; 130: interruption; 141: the reader of
+    stdout (`| head`) has closed it. Codes 1, 2 and 130 print one line on stderr. `--debug` adds the traceback.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     words = [word for word in arguments if word != "--debug"]
@@ -80,7 +80,7 @@ def _run(words: list[str], line: str, *, debug: bool) -> int:
     try:
         with warnings.catch_warnings():
             if not debug:
-                warnings.simplefilter("ignore")  # for developers; warnings for users are part of the results
+                warnings.simplefilter("ignore")  # these are for developers; warnings for users are in the results
             warnings.filterwarnings("always", category=ReportWarning)
             warnings.showwarning = console.show_warning
             code = get_command(app).main(words, prog_name="finpod", standalone_mode=False, obj=line)
@@ -116,7 +116,7 @@ def _is_unread() -> bool:
 
 
 def _command(words: Sequence[str]) -> Any:
-    """Return the command that a command line names, or the group if it names no command of the group."""
+    """Return the command that the words name, or the group of commands (such as `data`) if they name only a group."""
     command: Any = get_command(app)
     for word in words:
         command = getattr(command, "commands", {}).get(word, command)

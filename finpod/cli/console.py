@@ -65,7 +65,7 @@ def remark(text: str) -> None:
 
 
 def explain(error: BaseException, command: Any) -> tuple[str, int]:
-    """Return the text of an error and the exit code. Names of arguments become options of the command."""
+    """Return the text of an error and the exit code. In the text, options of the command replace names of arguments."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
@@ -83,7 +83,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; only a value_error names the value
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; most of their texts omit the value
     text = error.format_message().rstrip(".")
     rejected = f", not {faults[0]['input']!r}" if faults and faults[0]["type"] != "value_error" else ""
     return f"{text.replace('Value error, ', '', 1)}{rejected} ({see})", 2

@@ -61,7 +61,7 @@ Group = dict[str, Field]
 
 
 def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
-    """Return fields of the dataclass `name` as options. Its source is parsed, because an import could load torch.
+    """Return fields of the dataclass `name` as options. Its source is parsed, as importing it could load torch (slow).
 
     `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option
     to the entries of its `Field` to replace.
@@ -143,7 +143,7 @@ class Market:
     market: str = "sample"
     """A parquet or CSV file, a snapshot in data/ by its name, or 'sample'."""
     members: str | None = None
-    """Assets on each date: CSV or index (nasdaq100, sp500, dow30, csi300, csi500); default: all. Not for snapshots."""
+    """Members on each date: CSV or index (nasdaq100, sp500, dow30, csi300, csi500); default: all. Not for snapshots."""
     ticker: str | None = None
     """Ticker for a file without tickers; by default the name of the file."""
     ticker_column: str | None = None
@@ -198,7 +198,7 @@ def none_or(word: str) -> str | None:
 
 
 def market_path(market: str) -> str:
-    """Return the path for `--market`: in data/ for a name without /, unless a file or just a folder has this name."""
+    """Return the path of `--market`. NAME means data/NAME, or ./NAME if this is a file, or if only ./NAME exists."""
     path = Path(market)
     if not market:
         raise InputError("market is empty; give a file, a snapshot or 'sample'", argument="market")

@@ -16,7 +16,7 @@ from finpod.files import TRAINED, require_free_file, write_bytes
 
 def render(
     name: Annotated[str, Argument(metavar="NAME", help="A locomotion run: its folder, or its name in strategies/.")],
-    out: Annotated[Path | None, Option(help="A .gif file; by default reports/NAME.gif or NAME-N.gif.")] = None,
+    out: Annotated[Path | None, Option(help="A .gif file; default: reports/NAME.gif, NAME-N.gif for agent N.")] = None,
     agent: Annotated[int, Option(help="Number of the saved agent, 0 for the best.")] = 0,
     seconds: Annotated[float, Option(help="Largest number of simulated seconds to show.")] = 10.0,
     seed: Annotated[int, Option(help="Seed of the initial state.")] = 0,
@@ -41,7 +41,9 @@ def render(
     require_free_file(target, overwrite)
     spec = run.checkpoint(agent).task_spec
     if not (spec["task"] in NAMES and {"variant", "engine"} <= spec.keys()):
-        raise InputError(f"{run.name} has your own task {spec['task']}; finpod renders only its {', '.join(NAMES)}")
+        raise InputError(
+            f"{run.name} has a task of your own, {spec['task']}; finpod renders only its own {', '.join(NAMES)}"
+        )
     with console.progress("rendering"):
         task, policy = task_of(spec, threads=1), run.load(agent)
         episode = play(task.env(1, seed, policy.log_std.device), partial(mean_action, policy))

@@ -32,7 +32,7 @@ class Run:
     features: str = "default"
     """Features: 'default', 'published', or names separated by commas."""
     seeds: int = 1
-    """Number of tournaments (searches), with seed, seed + 1, ...; the best agents of all are kept."""
+    """Number of tournaments (searches), with seed, seed + 1, ...; the best agents of all tournaments are kept."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on; auto uses a GPU if there is one."""
     envs: int | None = None
@@ -71,7 +71,7 @@ TRADING = options.fields_of(
     rebalance_every={"help": "Bars (sessions, if bars are daily) from one decision to the next."},
     action={
         "kind": "Literal['tilt', 'softmax', 'shares']",
-        "help": "'tilt' of the anchor's weights, 'softmax' over assets and cash, or 'shares' to buy and sell.",
+        "help": "'tilt' changes the weights of the anchor, 'softmax' weights assets and cash, 'shares' buys and sells.",
     },
     anchor={
         "default": "equal-weight",
@@ -120,9 +120,9 @@ def refuse_others(task: str, typed: Collection[str]) -> None:
 
 
 def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> dict[str, Any]:
-    """Return the arguments of `finpod.train` except the market. A setting without an option has its recorded value.
+    """Return the arguments of `finpod.train` except the market. Raises InputError for invalid options. Reads no file.
 
-    If no value is recorded, it has the default. Raises InputError for invalid options. Reads no file.
+    A setting that has no option gets its recorded value, or its default if no value is recorded.
     """
     from finpod.tournament.setup import Plan, Stop
     from finpod.workers.executor import Pods

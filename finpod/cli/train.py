@@ -64,7 +64,7 @@ def train(
     given["metadata"] = {"tensorboard": str(events.absolute())} if events else {}
     if values["task"] == STOCKS:
         given["market"] = options.load(values, **values.get("load", {}))
-    # clusters stop a process by SIGTERM; as after Ctrl-C, the run can be resumed
+    # clusters stop a process by SIGTERM; treat it like Ctrl-C, so that the run can be resumed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if check:
         if events:
@@ -82,7 +82,7 @@ def train(
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
     """Return (options, settings recorded in the log of a run or None, True if a run is resumed).
 
-    Options that were not typed are those in the log of the resumed or forked run.
+    Options that were not typed have the values in the log of the resumed or forked run.
     """
     from finpod.tournament.run_folder import driven, may_begin, recorded_of
 

@@ -35,7 +35,7 @@ class Windows:
     validation: str = "1y"
     """Length of each validation window, on which agents are selected."""
     test: str = "1y"
-    """Length of each test window; newly trained agents trade in the next window."""
+    """Length of each test window, in which newly trained agents trade."""
     expanding: bool = False
     """Begin all training windows on the first training day."""
     purge: int | None = None
@@ -63,7 +63,7 @@ def walkforward(
     as_json: options.AsJson = False,
     **values: Any,
 ) -> None:
-    """Train on rolling windows, and test on the days after each window. Also write a backtest, named like the folder --out."""
+    """Train on rolling windows, and test on the days after each window. Also write a backtest with the name of --out."""
     from finpod.walkforward.retraining import require_free_for, walk_forward
     from finpod.workers.executor import Pods
 

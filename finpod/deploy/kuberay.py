@@ -1,7 +1,7 @@
-"""KubeRay manifests, RayCluster and RayJob (`ray.io/v1`) as YAML for `kubectl apply -f`, and a Dockerfile of the image.
+"""Writes KubeRay manifests (RayCluster or RayJob, `ray.io/v1`) as YAML for `kubectl apply -f`, and a Dockerfile.
 
 The head runs no training. If a worker is lost, only the training in progress on this worker is lost. Only the head has
-the volume claims and secrets, because `finpod train` itself runs on the head, and only it reads data and keeps state.
+the volume claims and secrets, because only `finpod train`, which runs on the head, reads data and keeps state.
 Ray clients need a token, which the operator of KubeRay creates and passes to the pods.
 """
 
@@ -84,7 +84,7 @@ class Cluster:
     secret: tuple[str, ...] = ()
     """Secrets whose keys become environment variables of the head, such as credentials of the storage."""
     pull_secret: tuple[str, ...] = ()
-    """Secrets with which the image is pulled."""
+    """Secrets for pulling the image from a private registry."""
     cpus: int = 4
     """Cores of a worker pod."""
     memory: str = "8Gi"
@@ -154,7 +154,7 @@ def ray_job(name: str, cluster: Cluster, command: Sequence[str]) -> str:
     for word, following in zip(command, [*command[1:], ""], strict=True):
         option, equals, value = word.partition("=")
         out = posixpath.normpath(value if equals else following)
-        # a folder below the mount path: the mount path itself cannot be replaced
+        # --out must be a folder below the mount path, because the mount path itself cannot be replaced
         if option == "--out" and not any(out.startswith(f"{claim.partition(':')[2]}/") for claim in cluster.claim):
             raise InputError(
                 f"--out {out} is not below the path of a claim, and would be lost; pass --claim NAME:/runs --out /runs/first"
@@ -179,7 +179,7 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     """
     for path in copies:
         if not re.fullmatch(r"(?!/)(?!.*\.\.)[\w./-]+", path) or not Path(path).exists():
-            raise InputError(f"{path!r} is not an existing path below this folder, of letters, digits and _./-", "copy")
+            raise InputError(f"{path!r} is not an existing path below this folder (letters, digits, _./- only)", "copy")
     return _filled(
         "Dockerfile.j2",
         kind="CUDA" if cuda else "CPU",

@@ -41,7 +41,7 @@ def with_evidence(
 ) -> BacktestResult:
     """Return the result with baselines, random portfolios, and figures at other costs and account sizes.
 
-    `path` is the account in `window`, on the `terms`. A baseline that has the name of the strategy is left out.
+    `path` is the history of the account, `terms` are its settings. A baseline with the strategy's name is left out.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the recorded decisions respect the caps already

@@ -19,7 +19,7 @@ from finpod.rules import EqualWeight
 WORST = 5
 """Largest number of months in 'worst_months'."""
 ALMOST_ALL = 0.95
-"""Mean fractions above this limit count as 100 %: of the account in cash or invested, of the investment in one asset."""
+"""Mean fraction above which an account counts as all cash or fully invested, or as invested in a single asset."""
 UNTOUCHED = 0.02
 """Largest deviation from the first positions, as a fraction of the account, that still counts as buy and hold."""
 SAME_CASH = 0.02
@@ -27,16 +27,16 @@ SAME_CASH = 0.02
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
 """|beta - 1| and yearly tracking error below which a policy counts as a closet benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
-"""Sharpe ratio and yearly growth above which a result is flagged, and years of history that this check needs."""
+"""Limits of the Sharpe ratio and of the CAGR for the warning `too_good`, and the years of history it requires."""
 
 
 def attribute(result: BacktestResult) -> dict[str, Any]:
     """Return the sources of the return of a backtest as plain values. Undefined values are NaN.
 
-    'beta'                    beta to the benchmark: cov(r, b) / var(b), where r are the returns of the account and b
-                              those of the benchmark on common dates
-    'explained'               fraction of the variance of r that b explains: corr(r, b)^2; NaN for fewer than three
-                              common returns, or constant ones
+    'beta'                    beta to the benchmark: cov(r, b) / var(b) for the returns r of the account and the returns
+                              b of the benchmark on common dates
+    'explained'               fraction of the variance of r that b explains: corr(r, b)^2; NaN for constant returns or
+                              fewer than three common returns
     'equal_weight_beta', 'equal_weight_explained'   the same with the returns of point-in-time equal weight as b
     'invested'                mean fraction of the account that is invested
     'names'                   mean number of assets held, over the days with positions
@@ -45,14 +45,14 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
     'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
     'holding_days'            mean holding period in days: sum over the closes of the fraction invested / sum over the
                               fills of the fraction bought. It is the whole window for a buy and hold, which never sells
-    'rising_days', 'rising_months'     fraction of days or months with a gain, of those with a gain or a loss
-    'winning_days', 'winning_months'   the same for the account's return minus the return of equal weight
-    'gaining_names'           fraction of assets with a gain, of those with a gain or a loss
+    'rising_days', 'rising_months'     fraction of the days or months with a nonzero return that have a gain
+    'winning_days', 'winning_months'   the same for the return of the account minus the return of equal weight
+    'gaining_names'           fraction of the assets with a nonzero gain that have a positive gain
     'contributions'           ticker -> gain, from the function `contributions`
     'contribution_shares'     ticker -> gain / initial cash. These fractions sum to the total return
-    'worst_months'            the `WORST` months with the lowest returns of the benchmark (of equal weight if there is
-                              none), the worst first: 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
-                              'equal_weight' on the dates on which the benchmark has a value; a month may be partial
+    'worst_months'            the `WORST` months with the lowest returns of the benchmark (if none: of equal weight),
+                              the worst first. Each has 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
+                              'equal_weight' on the dates on which the benchmark has a value. A month may be partial
     'alarms'                  the warnings of `flags` as plain values
 
     Days are sessions, also for intraday data. Months are calendar months.
@@ -105,7 +105,7 @@ def contributions(result: BacktestResult) -> pd.Series:
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
     """Return warnings of degenerate policies and of results that are too good; none if only the benchmark is traded.
 
-    Degenerate: no trade, all cash, one asset, buy and hold, constant cash, a copy of the benchmark or of equal weight.
+    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, copy of benchmark or equal weight.
     """
     return tuple(_flags(result))
 
@@ -183,7 +183,7 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the entries of `attribute` on positions at session closes after the start, while equity is positive."""
+    """Return the position figures of `attribute`, from the session closes after the start with positive equity."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()

@@ -1,7 +1,7 @@
 """Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
 A replay trades the recorded decisions; `decide` is not called again. A strategy that reads its cash or positions might
-decide differently in another account. The figures do not contain this effect.
+decide differently in another account. A replay does not show this difference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HALVINGS = 8
 LEAN = 0.5, 1.5
 """Bounds of `_Decisions.lean`."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
-"""Standard deviations of log weights, from equal weight to a single asset."""
+"""Standard deviations of log weights: 0 gives equal weights, and the largest puts almost all weight into one asset."""
 
 Figures = dict[str, dict[str, float]]
 """Strategy -> figure -> value; NaN if undefined."""
@@ -79,7 +79,7 @@ def capacity(
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
     """Return the history of S accounts in the window. Each account trades the decisions [n, N] of one of the `targets`.
 
-    A row of NaN trades nothing. If `terms` are those of the run, the history is that of the run.
+    A row of NaN trades nothing. With the terms of the original run, the account has the same history as in that run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -107,8 +107,8 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
     The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
     proportional to exp(s z), where z [N] is standard normal and s matches the account's effective number of assets. At
-    each trade, new noise is mixed into z, in the amount that gives the turnover of the account (see `turned`). The
-    fraction invested is that of the account. If a fill missed some turnover, later trades add it. The seed is fixed.
+    each trade, noise is mixed into z until the turnover equals that of the account (see `turned`). The portfolios
+    invest the same fraction as the account. If a fill trades too little, later trades add the rest. The seed is fixed.
     """
     eligible = _eligible(path, window)
     for reason, holds in (
@@ -134,7 +134,7 @@ def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) ->
 
 
 def _eligible(path: Path, window: Window) -> Array:
-    """Return, for each decision that led to a trade, the number of members with a bar on its day."""
+    """Return the number of members with a bar on the decision day, for each decision that led to a trade."""
     return window.execution.among.numpy()[window.decision_rows[path.turnover.numpy() > 0]].sum(axis=1)
 
 
@@ -172,7 +172,7 @@ def turned(
 
 
 class _Decisions:
-    """Decisions of R random portfolios that match the turnover of an account, as a function for `simulate`."""
+    """Callable for `simulate` that returns the decisions of R random portfolios with the turnover of an account."""
 
     def __init__(self, path: Path, spreads: Array, window: Window, accounts: int, random: np.random.Generator) -> None:
         self.spreads, self.window, self.random = spreads, window, random
@@ -182,7 +182,7 @@ class _Decisions:
         self.budget = np.zeros(accounts)
         """[R] turnover of the account that the portfolios have not matched yet."""
         self.lean = 1.0
-        """Factor on the target for the effective number of assets; falls while the portfolios hold too many assets."""
+        """Multiplies the target for the effective number of assets. Falls while the portfolios hold too many assets."""
         self.last: tuple[int, Account] | None = None
         """Row of the last decision, and the accounts before that decision."""
 
@@ -209,14 +209,14 @@ class _Decisions:
         self.latent[:, names] = latent
         weights = current * (1 - part)[:, None]
         weights[:, names] += part[:, None] * target
-        if self.invested[step] > 0:  # aim at fewer assets if the weights are too wide, and vice versa
+        if self.invested[step] > 0:  # aim at fewer assets if the portfolios hold too many, and at more if too few
             effective = weights.sum(axis=1) ** 2 / np.maximum((weights**2).sum(axis=1), 1e-300)
             self.lean = float(np.clip(self.lean * (aim / max(effective.mean(), 1.0)) ** 0.3, *LEAN))
         weights[self.budget <= 0] = np.nan
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """Return the turnover [R] of the last fill, from the change of the shares. Assets delisted since then are left out."""
+        """Return the turnover [R] of the last fill, from the change in shares, without assets delisted since then."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last
@@ -227,7 +227,7 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return the effective number of assets / `names` [S] for log-normal weights with each of the `_SPREADS` [S]."""
+    """Return [S]: effective number of `names` assets divided by `names`, for log-normal weights of each spread [S]."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names

@@ -1,8 +1,8 @@
 """Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
-The verdict is on the growth in excess of the anchor, the portfolio that the strategy has to beat. The interval of the
-excess is two-sided, with a level of 95 %. If the result was chosen from N results of the same window, the interval is
-widened. The best of N strategies without skill is then significantly better in 2.5 % of cases, like a single one.
+The verdict judges the growth in excess of the anchor, the portfolio that the strategy has to beat, by a two-sided 95 %
+interval. The interval is widened if the result was chosen from N results of the same window. Then the best of N
+strategies without skill is called significantly better in 2.5 % of cases, as often as a single strategy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""'trial_sd_source': measured on validation, or 1 / sqrt(years), the standard error if the true Sharpe ratio is 0."""
+"""Values of 'trial_sd_source': from validation, or 1 / sqrt(years), the standard error if the true ratio is 0."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
 
 
 class Code(StrEnum):
-    """Meaning of the interval of an excess return."""
+    """Position of the interval of an excess return relative to zero."""
 
     MORE = "more_than_luck"
     """The interval lies above zero."""
@@ -51,15 +51,14 @@ class Code(StrEnum):
 def verdict_of(
     returns: Array, anchor_returns: Array, *, opened: int = 1, resamples: int = RESAMPLES, periods_per_year: float = 252
 ) -> tuple[Code, Interval]:
-    """Return (code, interval) of the difference of two CAGRs: that of `returns` [n] minus that of `anchor_returns` [n].
+    """Return (code, interval) of the excess growth: the CAGR of `returns` [n] minus the CAGR of `anchor_returns` [n].
 
-    The interval comes from a block bootstrap of whole days. With `opened` = 1 it is the two-sided 95 % percentile
-    interval. If `returns` are those of the best of `opened` results on the same days, it is `widened`. The code is
-    `MORE` if the interval lies above zero, `WORSE` if below. The probability of `MORE` is 2.5 % without skill, and
-    Phi(r sqrt(y) - 1.96) for a true information ratio r over y years. The variance of the active returns lowers growth
-    by tracking error x sqrt(y) / 2 standard errors, which lowers both probabilities. On 3,000 series of normal returns
-    without skill, with 1,000 resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
-
+    The interval comes from a block bootstrap of whole days. It is the two-sided 95 % percentile interval, `widened` if
+    `returns` belong to the best of `opened` > 1 results on the same days. The code is `MORE` if the interval lies above
+    zero, `WORSE` if below. Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y
+    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by tracking error x sqrt(y) / 2
+    standard errors, and so lowers both probabilities. On 3,000 series of normal returns without skill, with 1,000
+    resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
     how: dict[str, Any] = {"periods_per_year": periods_per_year, "level": LEVEL, "resamples": resamples}
@@ -68,7 +67,7 @@ def verdict_of(
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
-    """Return the interval for the best of N independent candidates, with the error rate of a single one (Sidak 1967).
+    """Return the interval for the best of N independent candidates, with the error rate of one candidate (Sidak 1967).
 
     The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p). z is the normal quantile, and p is
     the probability that the lower end lies below the true value: 0.975 at a level of 95 %. The factor for N = 24 is
@@ -86,7 +85,7 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
-    """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the strategy's CAGR minus that of this portfolio.
+    """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the CAGR of the strategy minus that of the portfolio.
 
     Intervals are fractions per year, `widened` for `result.candidates`. Portfolios without an interval are left out.
     """
@@ -98,21 +97,21 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     """Return the statistical significance of a result as plain values. Undefined values are NaN.
 
     'intervals'               'strategy', 'anchor', 'equal_weight', 'benchmark' -> 'sharpe', 'cagr', 'max_drawdown'
-                              -> 'low', 'estimate', 'high'. All but 'strategy' are differences: the strategy minus this
-                              portfolio. 'equal_weight' is omitted if it is the anchor
+                              -> 'low', 'estimate', 'high'. All entries except 'strategy' are differences: strategy
+                              minus portfolio. 'equal_weight' is omitted if it is the anchor
     'level', 'resamples'      confidence level of the intervals, and number of bootstrap samples
     'verdicts'                portfolio -> `Code` of the interval of the excess growth, `widened` for 'candidates'
     'candidates'              number of results from which this one may be chosen; see `BacktestResult.candidates`
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
     'deflated_sharpe'         probability that the true Sharpe ratio is above 'expected_best'
     'expected_best'           expected Sharpe ratio of the best of 'candidates' candidates without skill
-    'deflated_active_sharpe'  probability that the best candidate without skill has a lower Sharpe ratio of the excess
-                              over the anchor: `probabilistic_sharpe` of this excess to the power of 'candidates'
+    'deflated_active_sharpe'  probability that the best of N = 'candidates' without skill has a lower Sharpe ratio of
+                              the excess over the anchor: `probabilistic_sharpe` of the excess, to the power of N
     'trial_sd', 'trial_sd_source'   standard deviation of the candidates' Sharpe ratios, and `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
-    'validation_luck'         best minus mean Sharpe ratio of the trials on validation, as expected by luck alone
+    'validation_luck'         expected best minus mean Sharpe ratio of the trials on validation, by luck alone
     'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
@@ -175,7 +174,7 @@ def _intervals(result: BacktestResult) -> Intervals:
 
 
 def code_of(interval: Interval) -> Code:
-    """Return the meaning of the interval of an excess return."""
+    """Return the `Code` of the interval of an excess return."""
     return Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
 
 
@@ -203,7 +202,7 @@ def _ratios(result: BacktestResult) -> dict[str, Any]:
 
 
 def _fan_beaten(result: BacktestResult) -> float:
-    """Return the fraction of random portfolios with a lower Sharpe ratio than the strategy; without ratios, NaN."""
+    """Return the fraction of random portfolios with a lower Sharpe ratio than the strategy; NaN if it is undefined."""
     if result.is_short or result.fan.empty:
         return math.nan
     sessions = result.by_session()
@@ -212,7 +211,7 @@ def _fan_beaten(result: BacktestResult) -> float:
     known = drawn[np.isfinite(drawn)]
     if not len(known) or not math.isfinite(sharpe):
         return math.nan
-    is_equal = np.isclose(known, sharpe, rtol=1e-9)  # equal up to rounding; counts half
+    is_equal = np.isclose(known, sharpe, rtol=1e-9)  # a ratio that is equal up to rounding counts half
     return float(np.where(is_equal, 0.5, known < sharpe).mean())
 
 
@@ -225,9 +224,9 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
     """Return the number of agents tried for a strategy, and figures of their validation returns, if recorded.
 
-    'trials' is this number. 'sharpe_sd' is the standard deviation of the trials' yearly Sharpe ratios. 'ranked_sd' is
-    the same for active returns (minus those of the baseline, if recorded). 'overfitting' is the probability that the
-    choice of the trial with the best active Sharpe ratio is overfitted. These three are means over the tournaments.
+    'trials' is the number of agents. 'sharpe_sd' is the standard deviation of their yearly Sharpe ratios. 'ranked_sd'
+    is the same for active returns: returns minus the returns of the baseline, if recorded. 'overfitting' is the
+    probability that choosing the best active Sharpe ratio is overfitted. These three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]

@@ -25,7 +25,7 @@ from finpod.result import BacktestResult
 HALF_YEAR = 126
 """Number of returns in a rolling window. Histories shorter than two such windows use windows of half the length."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of the values of the random portfolios at which bands begin and end; 0.5 is the median."""
+"""Quantiles of the random portfolios' values: the edges of the 90 % and 50 % bands, and the median."""
 FEWEST_MONTHS = 3
 """Smallest number of months for which a distribution is drawn."""
 
@@ -117,7 +117,7 @@ def _rolling(result: BacktestResult, of: Callable[..., Array], write: Callable[[
     options |= {"risk_free": result.risk_free} if of is rolling_sharpe else {}
 
     def rolling(curve: Array) -> Array:
-        # a missing price of the benchmark is its last one, as in the account; else every window around it is undefined
+        # fill a missing benchmark price with the last one, as in an account; else every window around it is undefined
         known = pd.Series(curve).ffill(limit_area="inside").to_numpy()
         return of(simple_returns(known), window, **options)
 

@@ -35,7 +35,7 @@ def render_comparison(comparison: Comparison, title: str = "") -> str:
 
 
 def legend_of(comparison: Comparison) -> dict[str, str]:
-    """Return key of a colour -> name in the legend. Different benchmarks share the name 'benchmark of each run'."""
+    """Return the legend: key of a colour -> name. Different benchmarks share the name 'benchmark of each run'."""
     legend = {f"run-{place}": name for place, name in enumerate(comparison.runs, start=1)}
     for key in RIVALS:
         kind = key.replace("-", " ")
@@ -66,7 +66,7 @@ def _falls(comparison: Comparison) -> Shown:
 
 
 def _summary(comparison: Comparison) -> dict[str, Any]:
-    """Return a dict: total returns, number of pairs with a confidence interval, number of pairs that differ significantly."""
+    """Return a dict: total returns; number of pairs with an interval; number of pairs that differ significantly."""
     totals = pd.Series({name: figures["total_return"] for name, figures in comparison.figures.items()})
     codes = [code_of(pair.cagr) for pair in comparison.pairs if pair.cagr is not None]
     return {"totals": totals, "judged": len(codes), "apart": len(codes) - codes.count(Code.NOT_DISTINGUISHABLE)}

@@ -66,7 +66,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the positions of values [N, K] and of zero on a line from the lowest to the highest value, in percent."""
+    """Return the positions (in percent) of values [N, K] and of zero on a line from the lowest to the highest value."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
     room = 0.06 * ((high - low) or 1.0)  # margin at both ends

@@ -117,7 +117,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
         axes.fill_between(np.asarray(shown.x), filled, color=PALETTE["strategy"], alpha=0.2, linewidth=0)
     if spec.axis == "log":
         _log_axis(axes)
-    elif spec.axis != "plain":  # not a Formatter shared by all figures, which would keep the last figure in memory
+    elif spec.axis != "plain":  # a new function each time: a shared Formatter would keep the last figure in memory
         scale, unit = {"percent": (100, "%"), "times": (1, "x")}[spec.axis]
         axes.yaxis.set_major_formatter(lambda value, _place: f"{round(scale * value, 4) + 0.0:g}{unit}")
     if isinstance(shown.x, np.ndarray):
@@ -125,7 +125,7 @@ def draw(spec: Spec, subject: Any) -> Chart | None:
     elif shown.x:
         step = -(-len(shown.x) // 8)
         axes.set_xticks(np.arange(len(shown.x))[::step], shown.x[::step])
-        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # a few bars are then not wide
+        margin = 0.7 + max(3 - len(shown.x), 0) / 2 if shown.bar else 0.3  # so that one or two bars are not too wide
         axes.set_xlim(-margin, len(shown.x) - 1 + margin)
     if spec.limits:
         axes.set_ylim(*spec.limits)

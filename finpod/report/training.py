@@ -102,7 +102,7 @@ def _range(trials: Sequence[Trial], name: str) -> str:
 
 
 def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return (title, list of (label, text)) on plan, task, features, learner, versions; empty ones are left out."""
+    """Return (title, list of (label, text)) on plan, task, features, learner, versions; empty groups are left out."""
     header, plan = history.logs[-1].header, dict(history.logs[-1].header["plan"])
     plan.pop("seed", None)
     undefined = sorted(header.get("undefined", {}).items(), key=lambda item: -item[1])

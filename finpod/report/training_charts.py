@@ -31,7 +31,7 @@ PAUSE = 600
 
 
 class WorkingTime:
-    """Wall time without pauses. A pause is more than `PAUSE` seconds without a working pod, as before a resume."""
+    """Wall time without pauses. A pause is more than `PAUSE` seconds without a working pod, such as before a resume."""
 
     def __init__(self, places: Sequence[Placement]) -> None:
         starts, ends = np.array(sorted((place.started, place.ended) for place in places) or [(0.0, 0.0)]).T
@@ -74,7 +74,7 @@ class Training:
 
     @cached_property
     def slices(self) -> pd.DataFrame:
-        """Table of pod (node and process), round, start and end (Unix times) of each slice.
+        """Table with a row for each slice: pod (node and process), round, start and end (Unix times).
 
         A slice is the training of one agent from one checkpoint to the next.
         """
