@@ -1,11 +1,11 @@
 """Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
 
 Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return, m for the market return
-(the equal-weight mean of r over the day's members), mean_n for the mean of n sessions. Intraday, a session means a bar.
+(equal-weight mean of r over the day's members), mean_n for the mean of n sessions. If bars are intraday, read bar for session.
 
-The default set has no price levels, because adjusted price levels reveal later splits and dividends: multiplying all
-prices of an asset by a constant (and dividing its volume by it) changes no feature. The published set has price levels.
-It is the state of the FinRL papers and tutorials as `stockstats` defines it. Use it only to reproduce their results.
+The default set has no price levels, because adjusted price levels reveal later splits and dividends. If all prices of
+an asset are multiplied by a constant and its volume is divided by it, no default feature changes. The published set,
+the state in the FinRL papers and tutorials, has price levels. `stockstats` defines it. Use it only to reproduce them.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def standard_deviation(moments: Moments) -> Tensor:
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is that of the last 252 sessions."""
+    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is estimated on the last 252 sessions."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
@@ -173,14 +173,14 @@ def log_mean_volume(bars: Bars, window: int) -> Tensor:
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
-    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from those of the previous `window` sessions.
+    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from their values in the previous `window` rows.
 
     A distance tells how unusual returns are (Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management",
     2010). d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is
     the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
     well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members
-    (`member` [T, N]) that have a return today and on every session of the window, and whose returns in the window
-    differ. Without such assets, the distance is NaN. `per_asset` divides it by the number of assets.
+    (`member` [T, N]) that have a return today and on every session of the window, and whose returns in the window are
+    not all equal. Without such assets, the distance is NaN. `per_asset` divides it by the number of assets.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -198,8 +198,8 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
     """Return (distances, numbers of used assets), both [B, 1], from history [B, N, W], today and `usable` [B, N].
 
-    Assets that are not used stay in place as zeros. Shapes, and thus the order of every sum, do not depend on the
-    members. Later rows therefore do not change a single bit of a row.
+    Unused assets keep their place, with zeros. Shapes, and thus the order of every sum, do not depend on the members.
+    Later rows therefore do not change a single bit of an earlier row.
     """
     window = history.shape[-1]
     mean = history.mean(dim=-1, keepdim=True)

@@ -27,8 +27,8 @@ Features = Feature | Sequence[Feature] | None
 """A feature, the name of a set, or a sequence of these. None: the default set."""
 
 MOST_UNDEFINED = 0.5
-"""Largest fraction of the members' bars in the training rows at which a feature may be undefined. An undefined value is
-observed as 0, the mean. A feature that is rarely defined in training would later take values new to the agents."""
+"""A feature is dropped if it is undefined on more than this fraction of the members' bars in the training rows. Agents
+observe undefined values as 0, the mean, so they would learn little about a feature that is rarely defined."""
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
 """Kind of scaling -> bound of the observations, in standard deviations."""
 _CONSTANT = 1e-6
@@ -76,7 +76,7 @@ class Scaling:
                 continue
             values = raw[..., column].double()
             centre, spread = _mean_and_sd(values, member, dim=1) if kind == "cross" else (mean, values.new_tensor(sd))
-            score = (values - centre) / spread.where(spread > 0, math.nan)  # all members may be equal on a day
+            score = (values - centre) / spread.where(spread > 0, math.nan)  # spread is 0 if all members are equal
             scaled[..., column] = score.nan_to_num(nan=0.0).clamp(-CLIP[kind], CLIP[kind])
         return scaled
 
@@ -135,8 +135,8 @@ def name_of(feature: Feature) -> str:
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
     """Return the features that `market` supports, and the names of those that need a table which the market lacks.
 
-    The name of a set in `SETS` means all its features. Raises InputError for an unknown name or user column, for a
-    lambda, for a function named like a built-in or another requested feature, and if the market supports none of them.
+    The name of a set in `SETS` means all its features. Raises InputError for an unknown name or user column, a lambda,
+    a function named like a built-in or another requested feature, and if the market supports no requested feature.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}
@@ -185,11 +185,11 @@ def build_panel(
     """Return the features of `market`, computed, scaled and checked.
 
     If `scaling` is None, a new one is fitted on the training rows `fit`, (first, stop). Features that are undefined on
-    more than half of the members' bars of these rows are then dropped, see `Panel.dropped`. A given `scaling`, that of
-    a trained agent, is used unchanged; it also determines the features if `features` is None.
+    more than half of the members' bars of these rows are then dropped, see `Panel.dropped`. The `scaling` of a trained
+    agent is used unchanged; it also determines the features if `features` is None.
 
     Raises InputError if neither `scaling` nor `fit` is given, and if all features are dropped or constant on `fit`;
-    CheckpointError if the features are not those of the scaling; DataError, naming the first, for infinite values.
+    CheckpointError if the features are not those of the scaling; DataError if a feature is infinite (names the first).
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
@@ -277,7 +277,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return (mean, sd) of members' values [T, N], over all or along `dim`; (0, 0) without values. Constants: sd 0."""
+    """Return (mean, sd) of the members' values [T, N], along `dim` if given; (0, 0) without values. Constants have sd 0."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

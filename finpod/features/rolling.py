@@ -36,7 +36,7 @@ class Moments(NamedTuple):
 
 
 def delay(table: Tensor, rows: int, fill: float = math.nan) -> Tensor:
-    """Return the table shifted down by `rows`: its row t is row t - rows of `table`, or `fill` if there is none."""
+    """Return the table shifted down by `rows`. Row t of the result is row t - rows of `table`, `fill` for t < rows."""
     rows = min(rows, table.shape[-2])
     head = table.new_full((*table.shape[:-2], rows, table.shape[-1]), fill)
     return torch.cat([head, table[..., : table.shape[-2] - rows, :]], dim=-2)
@@ -100,10 +100,10 @@ def rolling_absolute_deviation(table: Tensor, window: int) -> Tensor:
 
 
 def exponential_mean(table: Tensor, rate: float) -> Tensor:
-    """Return the adjusted exponential mean [T, N] of each asset's values so far; NaN where the row has no value.
+    """Return the exponentially weighted mean [T, N] of each asset's values so far; NaN where the row has no value.
 
-    sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, where x_(0), x_(1), ... are the asset's values counted back from the
-    row: pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`. Each sum follows a recursion over the rows t,
+    It is sum_j (1 - rate)^j x_(j) / sum_j (1 - rate)^j, as in pandas' `ewm(alpha=rate, adjust=True, ignore_na=True)`.
+    x_(0), x_(1), ... are the asset's values, counted back from the row. Each sum follows a recursion over the rows t,
     y_t = a_t y_{t-1} + x_t, which prefix doubling solves for all rows at once (Hillis and Steele 1986).
     """
     exists = table.isfinite()

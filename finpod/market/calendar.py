@@ -68,13 +68,13 @@ def offset_text(distance: np.timedelta64) -> str:
 class Timeline:
     """Times at which the sessions of a market end: the exchange's close, or the end of the day if no close is known.
 
-    `zone` is the time zone of these times. If it is None, times of day are compared as written.
+    `zone` is the time zone of these times. If `zone` is None, times are compared without conversion.
     """
 
     def __init__(self, dates: Array, calendar: str | None) -> None:
         self._sessions = dates.astype("datetime64[D]")
         self._ends = (self._sessions + np.timedelta64(1, "D")).astype("datetime64[ns]") - np.timedelta64(1, "ns")
-        self._bars = dates if (dates != self._sessions).any() else None  # of intraday markets
+        self._bars = dates if (dates != self._sessions).any() else None  # None unless the market is intraday
         self.zone = None if self._bars is None else UTC
         if calendar is not None:
             exchange = sessions_of(calendar, dates[0], dates[-1])
@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return, for each of the times `stamps` [R], the first row that may use a value known since then; T if none.
+        """Return the first row [R] that may use a value known since each time in `stamps` [R]; T if there is no such row.
 
-        With one row per session, this is the first row that ends at or after the time. In an intraday market, it is the
-        first bar that begins at or after the time. A stamp at midnight stands for a day: its row is the first session
-        on or after the day; in an intraday market, the first bar at or after the close of that session. NaT gives T.
+        In a daily market, this is the first row whose session ends at or after the time. In an intraday market, it is
+        the first bar that begins at or after the time. Midnight means the whole day. Its row is the first session on or
+        after the day, or, in an intraday market, the first bar at or after the close of this session. NaT gives T.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

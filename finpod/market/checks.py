@@ -15,21 +15,21 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 CENT, PART = 0.006, 0.02
-"""A price may be outside [low, high], because vendors round prices: by `CENT`, but at most by the fraction `PART` of the
-close, plus 0.01 % of low or high."""
+"""Vendors round prices, so a price may lie outside [low, high]. The tolerance is the smaller of `CENT` and `PART` times
+the close, plus 0.01 % of low or high."""
 
 CALM, CERTAIN = 0.05, 5
-"""A jump of volume is a change of unit only if the absolute return is below `CALM`, with `CERTAIN` bars on each side."""
+"""A jump in volume is a change of unit only if the absolute return is below `CALM` and each side has `CERTAIN` bars."""
 STALE = 5
-"""Stale bars (see `mask_stale_tails`) at the end of an asset are masked if they span at least this many sessions."""
+"""Stale bars (see `mask_stale_tails`) that end an asset's history are masked if they span this many sessions."""
 EQUAL_CLOSES = 10
-"""Equal closes at the end of an asset are suspicious if they span this many sessions and no volume shows a trade."""
+"""Equal closes that end an asset's history are suspicious after this many sessions without a new positive volume."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`, or at least
-`LARGE_STEP` and either the asset's only increase above 0.001 or at least `UNUSUAL` times the median of these."""
+"""A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`. From `LARGE_STEP`
+up, it is also one if it is the asset's only increase above 0.001, or at least `UNUSUAL` times the median of these."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
-"""Ratios of jumps that may be an unlisted split, or a change of the price's unit (100, 1000)."""
+"""Ratios of price jumps that suggest an unlisted split; 100 and 1000 may also be a change of the price's unit."""
 EXACT = 0.015
 """A jump has the size of a split if its absolute log return is closer than this to the log of one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
@@ -38,7 +38,7 @@ SAME_LEVEL, SAME_PRICE = 0.1, 0.005
 """Two assets may be one renamed listing if the absolute log return from the last bar of one to the first bar of the
 other is at most `SAME_LEVEL` (for bars on consecutive sessions) or `SAME_PRICE` (for bars on the same session)."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Fewest sessions with a constant close at the start of back-filled prices, in markets with and without volumes."""
+"""Least number of sessions of constant first closes that suggests back-filled prices, with and without volumes."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
@@ -78,11 +78,11 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
-    """Mask volumes of zero on bars whose price moved, and repair volumes whose unit changes within the history.
+    """Return the bars with zero volumes masked where the price moved, and with volumes in another unit rescaled.
 
-    The unit has changed if volumes jump by a factor 10^k with k >= 2, the price does not jump, and the larger volumes
-    share at least three trailing zeros, k more than the smaller volumes share. The larger volumes are then divided by
-    10^k. A volume of zero is kept if the price did not move, because perhaps nobody traded.
+    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and all the larger
+    volumes end in at least three zeros and in k more zeros than all the smaller ones do. The larger volumes are then
+    divided by 10^k. A zero volume is kept if the price did not move, because there may have been no trade.
     """
     values = bars.values
     if "volume" not in values:
@@ -129,8 +129,8 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without the stale bars at the end of an asset's history, which only repeat the last price.
 
     A stale bar has no positive volume and the same prices as the previous bar (open, high and low may also be missing
-    or equal to the close). Stale bars are masked if they span at least `STALE` sessions, one of them has a volume of
-    zero, and the asset has any positive volume. Other equal closes at the end are reported if no volume shows a trade.
+    or equal to the close). Stale bars are masked if they span `STALE` sessions, one of them has a volume of zero, and
+    the asset has a positive volume elsewhere. Other equal closes at the end are reported (see `EQUAL_CLOSES`).
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -171,7 +171,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     """Report missing sessions, zero volumes, large distributions, jumps, series that end early and likely renames.
 
     If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. Distributions and jumps of
-    the size of a split are not reported on the rows `listed` [R], which have a split or dividend in the file.
+    the size of a split are not reported where the mask `listed` [R] is True: there, the file has a split or dividend.
     """
     days = bars.date.astype("datetime64[D]")
     by_dates = calendar is None or is_weekly_or_longer(dates)
@@ -190,12 +190,12 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     _report_renames(bars, at, np.flatnonzero(last), log)
     end = dates[-1].astype("datetime64[D]")
     log.report(
-        "series that end early", bars, last & (days < end), lambda _: f"the asset ends here; the data continue to {end}"
+        "series that end early", bars, last & (days < end), lambda _: f"the last bar is here; data continue to {end}"
     )
 
 
 def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:
-    """Report large distributions, jumps of the size of a split, and jumps across gaps of `gap` [R] missing sessions."""
+    """Report large distributions, jumps of the size of a split, and jumps after long gaps (`gap` [R], in sessions)."""
     close = bars.values["close"]
     adjusted = bars.values.get("adj_close", close)
     factor, move = adjusted / close, bars.log_steps(adjusted)
@@ -224,7 +224,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
     def gap_in_level(row: int) -> str:
         return (
-            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar, {adjusted[row]:g} after; "
+            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar, and {adjusted[row]:g} after them; "
             "perhaps the symbol went to another company, or a split is not listed"
         )
 
@@ -236,7 +236,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
 
 def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
-    """Report each asset that ends at about the price of another one that begins on the same or the next session."""
+    """Report each asset whose last close is near the first close of an asset that begins on this or the next session."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
@@ -254,9 +254,9 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    In a market with volumes, the close is constant for at least `STILL` sessions without volume, and the first bar with
-    volume opens or closes at the same price. In other markets, the close stays the same for at least
-    `STILL_WITHOUT_VOLUME` sessions after the first, and then moves at nine of ten bars.
+    Back-filled bars repeat the first real price. With volumes, these are at least `STILL` sessions of constant closes
+    without volume, and the first bar with volume opens or closes at this price. In a market without volumes, closes are
+    constant for at least `STILL_WITHOUT_VOLUME` sessions after the first session, and then move on nine of ten bars.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

@@ -27,11 +27,11 @@ NO_BENCHMARK = "none"
 NO_CALENDAR = "the dates of the file"
 """Value of `calendar` in the manifest if every date counts as a session."""
 UNCOVERED = np.timedelta64(1, "h")
-"""If no bar of a session is this near to its open or to its close, the times may be of another time zone."""
+"""If a session has no bar within this time of its open, or none of its close, the times may be in another time zone."""
 ODD_DATES = 0.05
 """If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
-"""If at least three closes, and at least this fraction, are negative, the file is refused: they may be returns."""
+"""If at least three closes, and at least this fraction of all closes, are negative, the file is refused as returns."""
 GAPS = 0.005
 """If more than this fraction of the members' bars is missing, the manifest has a note."""
 
@@ -51,9 +51,9 @@ def build_market(
 ) -> MarketData:
     """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
-    Adjusted prices are price * adj_close / close. Without splits, dividends and `adj_close`, prices are assumed to be
-    adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but were not
-    changed (`suspicions`), including the entries that `read_bars` added to `log`.
+    Adjusted prices are price * adj_close / close. If the bars have none of splits, dividends and `adj_close`, prices are
+    taken as adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but
+    were not changed (`suspicions`), including the entries that `read_bars` added to `log`.
 
     `calendar`, `now` and `periods_per_year` are those of `finpod.load_market`. If `membership` is None, every asset is
     always a member.
@@ -107,11 +107,11 @@ def _check_tickers(
 ) -> Membership | None:
     """Check that the bars have members and the benchmark. Return the membership, spelled as the tickers of the bars."""
     tickers = bars["ticker"].cat.categories
-    if bars.empty and membership is not None:  # those of other tickers were left out
+    if bars.empty and membership is not None:  # bars of tickers that are not members were left out
         first = ", ".join(membership.tickers[:3])
         raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
     if benchmark is not None and benchmark not in tickers:
-        choice = f"as benchmark=, give one of its {len(tickers)} tickers ({', '.join(tickers[:3])} ...), but no member"
+        choice = f"choose one of its {len(tickers)} tickers ({', '.join(tickers[:3])} ...) that is not a member"
         raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")
     if membership is None:
         return None
@@ -134,11 +134,11 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the bars to drop: outside the sessions (or hours), or in a session not over at `now`.
+    """Return a mask [rows] of the bars to drop: bars outside a session or its hours, or of a session not over at `now`.
 
-    Without a calendar, every date is a session, which is over on the next day in New York. Weekly and longer bars may
-    have any date, such as a Sunday or a holiday; such a bar is over when the last session up to its date is over.
-    Logs the bars. Raises DataError for times in another time zone, too many dates without a session, and no row left.
+    Without a calendar, every date is a session, and it is over when the next day begins in New York. Weekly and longer
+    bars may have any date, such as a holiday; they are over when the last session up to their date is over. Logs the
+    dropped bars. Raises DataError if times are in another zone, too many dates are no sessions, or no row is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
@@ -185,8 +185,8 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if many bars are outside, and most sessions lack bars near their open or close, as with times of
-    another time zone.
+    Raises DataError if many bars are outside and most sessions lack bars near their open or close, because the times
+    are then probably in another time zone.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
@@ -204,7 +204,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (fields, facts): arguments of a `MarketData` of all assets with bars, and manifest entries on members."""
+    """Return (fields, facts): arguments for a `MarketData` of the assets with bars, and manifest entries about members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)
@@ -216,7 +216,7 @@ def _grid(
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}
     for field, series in _adjusted(bars).items():
-        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column stays NaN: no benchmark
+        table = np.full((len(dates), len(tickers) + 1), np.nan)  # the last column stays NaN, for benchmark=None
         table[row, bars.code] = series
         fields[field] = table[:, kept]
         if field in ("close", "open"):
@@ -228,13 +228,13 @@ def _grid(
 
 
 def _note_on_gaps(member: Array, has_bar: Array) -> list[str]:
-    """Return a note if many members' bars between the first and last bars of their assets are missing, else []."""
+    """Return a list of one note if members lack many bars between their first and last ones; otherwise, return []."""
     expected = member & np.maximum.accumulate(has_bar) & np.maximum.accumulate(has_bar[::-1])[::-1]
     missing = (expected & ~has_bar).sum() / max(expected.sum(), 1)
     text = (
-        "of the bars are missing; equal weight, most rules and agents sell an asset without a bar at a decision and buy"
+        "of the bars are missing; if an asset has no bar at a decision, equal weight, most rules and agents sell it and"
     )
-    return [f"{missing:.1%} {text} it again later; use assets with the same sessions"] if missing > GAPS else []
+    return [f"{missing:.1%} {text} buy it again later; use assets with the same sessions"] if missing > GAPS else []
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:

@@ -40,9 +40,9 @@ _WORDS = {
     ultimo""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
-"""Known labels, normalised by `word`: of columns of dates, of symbols and identifiers, of company names, of columns
-that are ignored, and of columns that may be closes or something else (`ANY_PRICE`). The preferred label is first. A
-column of dates must also contain dates (unless labelled date). Company names serve as tickers if there is no symbol."""
+"""Known labels, normalised by `word`, for five kinds of columns: dates; symbols and identifiers; company names; ignored
+columns; closes or other prices (`ANY_PRICE`). In each tuple, the preferred label is first. A column of dates must also
+contain dates (unless labelled date). Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
     "open": """open openprice priceopen openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster
@@ -64,7 +64,7 @@ SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short labels of JSON interfaces -> words. Used if o, h, l, c exist and all others are known and name no field."""
+"""Short labels of JSON APIs -> words. Used if o, h, l, c exist, and each other label is short or known, but no field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -243,5 +243,5 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
             ticker = twice["ticker"].iloc[0]
             one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
             text = f"{name} has tickers in {best.label} and in {other.label}: {ticker} appears with {one} and {two}"
-            raise DataError(f"{text}; keep one, or (for prices) pass ticker_column=", argument="ticker_column")
+            raise DataError(f"{text}; keep one column, or (for prices) pass ticker_column=", argument="ticker_column")
     return named[0]

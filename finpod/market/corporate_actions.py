@@ -14,8 +14,8 @@ from finpod.measures import Array
 SPECIAL = 0.1
 """Dividends above this fraction of the price are reinvested at the ex-day's close (the second formula of `adjust`)."""
 WHOLE, TICKS = 0.9, (1.0, 0.5, 100 / 64)
-"""Closes count as not adjusted for dividends if at least the fraction `WHOLE` of them are multiples of one of `TICKS`, in
-cents: these are the steps of most exchanges, and of US prices in fractions until 2001."""
+"""Closes count as unadjusted for dividends if at least the fraction `WHOLE` of them are multiples of one of `TICKS` (in
+cents). These are the tick sizes of most exchanges, and 1/64 dollar for US prices until 2001."""
 LARGE = np.log(1.9)
 """A split that was applied to only a part of the history is repaired if its absolute log ratio is at least this."""
 NEAR, SAME = 5, 0.12
@@ -24,16 +24,16 @@ than `SAME` from the one that the split would cause. Other jumps count as real m
 USUAL = (0.02, 0.1)
 """Bounds of the scale of an asset's log returns, which is estimated from the median of their absolute values."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""An asset's closes count as unadjusted if the log odds for this, summed over its splits, are at least `DECIDES`. A
-split contradicts the others if its own log odds for the opposite are at least `CONTRADICTS`. With a vendor's adj_close,
-`DECIDES` is added to the sum if adj_close / close has the step of a split, and else subtracted."""
+"""An asset's closes count as unadjusted if the log odds that they are, summed over its splits, are at least `DECIDES`.
+A split contradicts the sum if its own log odds have the other sign and at least the size `CONTRADICTS`. If the vendor
+gives adj_close, `DECIDES` is added to the sum if adj_close / close has a split's step; otherwise it is subtracted."""
 
 
 class Splits(NamedTuple):
     """Log ratios [R] of the listed splits. Each array has the splits of one case, and 0 on all other rows."""
 
     missing: Array
-    """Log ratio of a split that is not in adj_close; negative log ratio of one that was applied to it once too often."""
+    """Log ratio of a split that adj_close lacks; negative log ratio of a split that adj_close has once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that the closes jump on the day of the split."""
     in_closes: Array
@@ -48,12 +48,12 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     the unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
-    split that was applied to a part of the history is applied to the rest. `_as_traded` finds unadjusted closes.
+    split that was applied to a part of the history is applied to the rest. `_as_traded` tells which closes are unadjusted.
 
     A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
     c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
-    factor is right. A missing dividend is applied by the second factor if d is that large or no adjusted close exists,
-    else by the first. Another step of adj_close / close is repaired if it is certainly wrong, and otherwise reported.
+    factor is right. A missing dividend is applied by the first factor, or by the second if d exceeds this tenth or there
+    is no adjusted close. A step that fits neither factor is repaired if it is certainly wrong, and otherwise reported.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -129,8 +129,8 @@ def _as_traded(
     `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
     of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
     decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
-    Assets do not affect each other, because a table may combine vendors. `has_adjusted` [R] is True if there is a
-    vendor's adj_close, `in_factor` [R] if adj_close / close has a split's step, `repaired` [R] on repaired splits.
+    Assets do not affect each other, because a table may combine vendors. Three masks [R]: `has_adjusted` marks bars with
+    a vendor's adj_close, `in_factor` splits whose step adj_close / close has, and `repaired` splits that were repaired.
 
     The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
     to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
@@ -154,10 +154,10 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars with the split on `row` applied to the rest of the history, if only a part of it has the split.
+    """Return the bars with the split on `row` applied to its whole history, if the vendor applied it to only a part.
 
-    In this case, the closes jump by the split on another day nearby. Prices before this jump are divided by the split;
-    volumes are multiplied. `ratios` [R] are the log ratios of all splits. Jumps on days of other splits do not count.
+    If so, the closes jump by the split on another day nearby. Prices before this jump are divided by the split; volumes
+    are multiplied. `ratios` [R] are the log ratios of all splits. Jumps on the day of another split do not count.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start
@@ -167,7 +167,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
     jumps = near[(np.abs(step[near] + ratios[row]) < SAME) & (ratios[start:stop][near] == 0)]
     if len(jumps) != 1:
         return bars
-    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratios[row]) < SAME)  # the bars may begin at an opposite jump
+    back = np.flatnonzero(np.abs(step[: jumps[0]] - ratios[row]) < SAME)  # `part` may begin at an opposite jump
     part = slice(start + (back[-1] if len(back) else 0), start + jumps[0])
     columns = {column: values.copy() for column, values in bars.values.items()}
     for column, values in columns.items():
@@ -180,7 +180,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
     """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
 
-    A step of a vendor's adj_close that does not fit is repaired if it is certainly wrong, and otherwise reported.
+    A step of a vendor's adj_close that does not fit the dividend is repaired if certainly wrong; otherwise, it is reported.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
@@ -224,8 +224,8 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
     """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    They are unadjusted if most closes before the last dividend (`rows` [n] have dividends) are multiples of a tick once
-    later splits are undone, or if they are unadjusted for a split. Closes adjusted for splits may have 4 decimals.
+    An asset's closes are unadjusted if they are unadjusted for a split, or if most closes before its last dividend, with
+    later splits undone, are multiples of a tick. `rows` [n] have dividends. Split-adjusted closes may have 4 decimals.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)

@@ -73,7 +73,7 @@ def membership_facts(
 
 
 def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
-    """Return year -> fraction of the True values of `member` [T, N] at which `covered` [T, N] is True, too."""
+    """Return year -> fraction of the True entries of `member` [T, N] that are also True in `covered` [T, N]."""
     years, index = np.unique(dates.astype("datetime64[Y]"), return_inverse=True)
     days, have = (np.bincount(index, table.sum(axis=1)) for table in (member, covered))
     return {
@@ -89,9 +89,9 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the member count that is furthest from the size of the index, of the counts that apply in [first, last].
+    """Return the member count that applies in [first, last] and differs most from the prescribed size of the index.
 
-    The manifest of a market with an index has a count for each year, made on its first session. Without counts, None.
+    The manifest of an index's market has one count per year, on the year's first row. Returns None without counts.
     """
     listed = manifest.get("listed")
     if not listed:

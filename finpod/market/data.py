@@ -20,9 +20,9 @@ DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""Dates must be after the first and before the second of these days. datetime64[ns] has the years 1678 to 2261."""
+"""Dates must lie between these two days, both excluded. datetime64[ns] can represent the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""A window may begin or end outside the data by this much, because of weekends and holidays."""
+"""A window may start at most this long before the data, or end this long after them (weekends and holidays)."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -36,9 +36,9 @@ class MarketData:
     """Bars on a grid of T rows (sessions, or intraday bars) and N assets. Arrays are read-only.
 
     Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
-    is a missing value; without a close, there is no bar. A table that the source lacks (such as `open` in a file of
-    closes) is None. Raises DataError for shapes that disagree, dates that do not increase, repeated tickers, prices of
-    assets that are infinite or not positive, and no close at all; InputError for such a `periods_per_year`.
+    is a missing value; an asset without a close has no bar. A table that the source lacks (such as `open` in a file of
+    closes) is None. Raises DataError if shapes disagree, dates do not increase, tickers repeat, an asset's price is
+    infinite or not positive, or every close is missing; InputError if `periods_per_year` is not finite and positive.
     """
 
     dates: Array
@@ -60,7 +60,7 @@ class MarketData:
     member: Array = None  # type: ignore[assignment]
     """[T, N] bool mask of the members of the universe in each row; all True by default."""
     last_bar: Array = None  # type: ignore[assignment]
-    """[N] datetime64[ns], date of each asset's last bar, even if it is after the rows of this market; NaT if none."""
+    """[N] datetime64[ns], date of each asset's last bar, which may be later than the last row; NaT without a bar."""
     benchmark: str = "QQQ"
     """Name of the benchmark in outputs."""
     benchmark_close: Array
@@ -72,11 +72,11 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year (bars per year if bars are longer). By default measured, or from a given `periods_per_year`."""
+    """Sessions per year, or bars per year if a bar is longer. By default from `periods_per_year` or the dates."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of `load_market` that load this market or the one it was made from; empty if unknown. Not saved."""
+    """Arguments of `load_market` for this market, or for the market it was derived from; empty if unknown. Not saved."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -93,7 +93,7 @@ class MarketData:
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
-            # All tables in C order: in Fortran order, numpy sums in another sequence, and the last bits of sums differ.
+            # Tables must be in C order. numpy adds the values of a Fortran array in another order: last bits differ.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
@@ -113,7 +113,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars per year, or check the given number. Doubts are in the manifest's `periods_note`."""
+        """Measure the bars per year, or check the given number. If it is doubtful, add `periods_note` to the manifest."""
         periods, sessions = self.periods_per_year, self.sessions_per_year
         before = note = self.manifest.get("periods_note", "")
         if periods is None:
@@ -123,7 +123,7 @@ class MarketData:
             periods = check_periods(periods)
             if sessions is None:
                 sessions, note = plain(periods / self.bars_per_session), contradiction(periods, self.dates)
-            sessions = check_periods(sessions)  # given for a part of another market
+            sessions = check_periods(sessions)  # given if this market is a part of another market
         if note != before:
             kept = {name: value for name, value in self.manifest.items() if name != "periods_note"}
             vars(self)["manifest"] = kept | ({"periods_note": note} if note else {})
@@ -131,7 +131,7 @@ class MarketData:
 
     @property
     def tables(self) -> dict[str, Array]:
-        """Tables [T, N] and series [T] by name, without those that the source does not have."""
+        """Dict of the tables [T, N] and series [T] that the source has, by name."""
         tables = {name: getattr(self, name) for name in (*TABLES, *SERIES)}
         return {name: table for name, table in tables.items() if table is not None}
 
@@ -179,7 +179,7 @@ class MarketData:
         for name, value in tables.items():
             digest.update(name.encode())
             if value is not None:
-                is_float = value.dtype.kind == "f"  # then all NaN get one bit pattern
+                is_float = value.dtype.kind == "f"  # for floats, all NaN get the same bit pattern
                 digest.update((np.where(np.isnan(value), np.nan, value) if is_float else value).tobytes())
         return digest.hexdigest()
 
@@ -203,7 +203,7 @@ class MarketData:
     def window(self, start: DateLike | None, end: DateLike | None) -> tuple[int, int]:
         """Return the first and last row (both included) within [start, end]; None means no limit.
 
-        Raises InputError if the window is empty, reversed, or more than 10 days, or one longer bar, outside the data.
+        Raises InputError if the window is empty, reversed, or outside the data by more than max(10 days, one bar).
         """
         begin, stop = (None if day is None else as_date(day, name) for day, name in ((start, "start"), (end, "end")))
         if begin is not None and stop is not None and stop < begin:
@@ -237,7 +237,7 @@ class MarketData:
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """Return a market of one asset, the benchmark, on the rows in which it has a bar; it is always a member."""
+        """Return a market whose only asset, a member on every row, is the benchmark. Rows without its bar are dropped."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
@@ -254,9 +254,9 @@ class MarketData:
 
 
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
-    """Return midnight of a date given as text YYYY-MM-DD (a time may follow), date, datetime, datetime64 or Timestamp.
+    """Return the day of a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp, as datetime64[ns] at midnight.
 
-    Raises InputError about `argument` for anything else, such as a number: numpy would read 20200102 as a year.
+    Raises InputError about `argument` for any other value. Numbers are refused: numpy reads 20200102 as a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
@@ -273,6 +273,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with values that are not finite replaced by the column's last finite one, or `before`."""
+    """Return the table [T, N] with each NaN or infinity replaced by the column's previous finite value, or `before`."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

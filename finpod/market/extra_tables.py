@@ -30,7 +30,7 @@ RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names that finpod's own tables use. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Accepted names of the columns of dates and tickers. A column with another name may be a variable, or another date."""
+"""Accepted names of the columns of dates and tickers. A column with another name may hold values, or other dates."""
 LISTED = 5
 """The manifest lists at most this many tickers of a table that are not in the market."""
 
@@ -78,7 +78,7 @@ def with_extra(
 
 
 def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
-    """Yield each table (frame, path) and its name in messages. Raises InputError for other types and missing files."""
+    """Yield each table, a frame or a path, and its name for messages. Raises InputError for other types, missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -106,8 +106,8 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
         raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
     if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name) in tickers]):
         raise DataError(
-            f"{label} has no column 'ticker', but its column {wide[0]!r} is one of the market; give one row per date "
-            "and ticker, with a column 'ticker'"
+            f"{label} has no column 'ticker', but a column named like the market's ticker {wide[0]!r}; give one row "
+            "per date and ticker, with a column 'ticker'"
         )
     numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
     return table.assign(**numbers)
@@ -125,7 +125,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column 'date', and {dates.label!r} may not be the date of a row; rename the right one to 'date'"
+            f"{label} has no column 'date', and {dates.label!r} may be another date; rename the column of dates to 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -138,10 +138,10 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
 def _known(
     table: pd.DataFrame, label: str, market: MarketData, timeline: Timeline, day_first: bool | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Return (when, unknown): a frame on when each row of a table became known, and the tickers that the market lacks.
+    """Return (when, unknown): a frame that tells when each row became known, and the tickers that the market lacks.
 
-    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
-    market that may use the values, or T. If the table has tickers, `ticker` is the column in the market, or -1.
+    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first market row that
+    may use them, T if none. If the table has tickers, column `ticker` is the asset's number in the market, -1 if unknown.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -162,7 +162,7 @@ def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool |
 
 
 def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return each row's column [R] in the market (an old symbol counts as its new one), or -1; and unknown tickers."""
+    """Return the asset number [R] of each row, -1 if unknown, and the unknown tickers. Old symbols count as the new one."""
     tickers, _ = parse_tickers(column, label)
     place = {ticker: at for at, ticker in enumerate(market.tickers)}
     for old, new in reversed(market.manifest.get("renamed", {}).items()):

@@ -107,7 +107,7 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of fractional numbers and for one that names the field of each row."""
+    """Raise DataError for an unnamed column of fractional numbers, and for a column of field names (one field per row)."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
@@ -135,8 +135,8 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
 
-    The level that contains a close has the fields. If both contain one, the level not named as tickers has the fields,
-    or else the level with an unambiguous close such as "Close". Raises DataError if this does not choose one level.
+    The level that contains a close has the fields. If both levels do and one is named as tickers, the other has the
+    fields; otherwise, the only level with an unambiguous close, such as "Close". Raises DataError if still undecided.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
@@ -206,8 +206,8 @@ def _split_label(label: str) -> tuple[str, str] | None:
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    The label of such a column is like Close_AAPL. If the label of the column `close` is ambiguous, such as LAST, and
-    the table has no open, high and low (not `is_bar`), each column whose label can be a ticker may hold its closes.
+    Such a column has a label like Close_AAPL. If the label of the column `close` is ambiguous, such as LAST, and the
+    table lacks open, high or low (not `is_bar`), any column whose label can be a ticker may hold closes of this ticker.
     """
     others = []
     for column in columns:

@@ -63,13 +63,13 @@ def load_market(
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
-        bias). `manifest["missing"]` lists members without prices; a list with such a member is an error unless
-        `allow_missing`.
+        bias). `manifest["missing"]` lists members without prices. If `members` is a list, such members are an error
+        unless `allow_missing` is True.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
         without an index. Rows outside the sessions (intraday bars: outside their hours), and rows whose session is not
         over at `now`, are dropped and counted. Weekly and longer bars may have any date.
-    now : time, with a time zone, at which sessions must be over. None is the present.
+    now : time, with a time zone. Sessions not over at this time are dropped. None means the present time.
     renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the
         bundled renames join the bars of a renamed listing under its newest symbol (see `join_renamed`).
     extra : the user's tables, which become columns of the market. A value is used from the first row at which it was
@@ -128,7 +128,7 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
             origin[name] = _absolute(value)
     try:
         json.dumps(origin)
-    except TypeError:  # a frame, or a time
+    except TypeError:  # an argument is a frame or a time
         return {}
     return origin
 
@@ -241,13 +241,13 @@ def load_snapshot(folder: str | Path) -> MarketData:
     with locked(source.parent, shared=True):
         if not (source / SNAPSHOT).is_file():
             raise InputError(
-                f"{source} is not a snapshot (no {SNAPSHOT}); give the folder of one, or read a file with load_market"
+                f"{source} is not a snapshot (no {SNAPSHOT}); give a snapshot folder, or read a file with load_market"
             )
         try:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has format {content['format']}; finpod reads {FORMAT}; fetch or import the data again"
+                    f"{source} has format {content['format']}, but finpod reads format {FORMAT}; fetch or import it again"
                 )
             market, known = _assemble(content, pq.read_table(source / BARS)), content["hash"]
         except DataError:

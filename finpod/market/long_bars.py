@@ -20,7 +20,7 @@ PLACES, SUSPICIONS = 20, 200
 
 @dataclass(frozen=True, eq=False)
 class LongBars:
-    """R bars with a close, sorted by asset and date. The bars of an asset are adjacent, even over missing sessions."""
+    """R bars with a close, sorted by asset and date. Missing sessions have no row, so an asset's bars are adjacent."""
 
     tickers: tuple[str, ...]
     """[N] symbols of the assets."""
@@ -123,7 +123,7 @@ class RepairLog:
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`: [n] values, or one value for all bars."""
+        """Record that `column` of n bars changed from `was` to `became`. Each is an array [n] or one value for all bars."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})

@@ -20,7 +20,7 @@ BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "--", "–", "—", ".", "
 _CURRENCY = "$€£¥₹₩₽₺₪"
 _SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
 _NUMBERS = "iufb"
-"""Kinds of dtypes of numbers; columns of other dtypes are text."""
+"""Kinds of numeric dtypes. Columns of other dtypes count as text."""
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -61,9 +61,9 @@ class Stamps(NamedTuple):
 def normal_ticker(label: Any) -> str:
     """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B".
 
-    Letters become capitals, and a single slash between two words becomes a dash. A dot becomes a dash if a share class
-    follows: a final A, B or C after letters, because no exchange has these suffixes, or one letter before a suffix
-    (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because the text after them may be an exchange.
+    Letters become capitals, and a single slash between two words becomes a dash. A dot before a share class becomes a
+    dash. A share class is a final A, B or C after letters (no exchange has these suffixes), or one letter before another
+    suffix (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because an exchange may follow.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
     return re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
@@ -75,7 +75,7 @@ def is_ticker(label: str) -> bool:
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """Return (tickers, changed): normalised tickers [rows], categories sorted, and label -> ticker for changed labels.
+    """Return (tickers, changed): normalised tickers [rows] with sorted categories, and changed label -> ticker.
 
     Whole numbers are valid tickers. Raises DataError for a missing ticker and for an invalid one.
     """
@@ -94,12 +94,12 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else the one the texts show.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else inferred from the texts.
 
-    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
-    two, four or more digits follow, or an exponent or a letter such as K, or if 0, no digit, or at least four digits
-    precede. Other marks in volumes separate thousands. Raises DataError if the texts do not decide (1,234 may be 1234
-    or 1.234), InputError for an invalid `decimal`.
+    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if it is
+    followed by one, two, or at least four digits, or by digits with an exponent or a letter such as K; or if it follows
+    0, no digit, or at least four digits. In volumes, any other mark separates thousands. Raises DataError if the texts
+    do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -119,15 +119,15 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
         unsure = unsure or next(iter(text), None)
     if unsure is not None:
         way_out = "give decimal='.' or decimal=','"
-        raise DataError(f"{name}: {unsure!r} may have a mark for thousands or for decimals; {way_out}", "decimal")
+        raise DataError(f"{name}: the mark in {unsure!r} may separate thousands or decimals; {way_out}", "decimal")
     return decimal or "."
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
     """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
 
-    Accepts currency signs before or after the number, and exponents. Thousands may be separated by a space, an
-    apostrophe, or the one of "." and "," that is not `decimal`. Volumes may end in K, M, B or T. A split may be 4:1.
+    Accepts currency signs before or after the number, and exponents. Thousands may be separated by spaces, apostrophes,
+    or "," (by "." if `decimal` is ","). Volumes may end in K, M, B or T. A split may be written as 4:1.
     """
     if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -154,7 +154,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if a column's dtype or first value is that of dates; with `digits`, also YYYYMMDD and Unix times."""
+    """Return True if a column's dtype or first value is a date. `digits` accepts YYYYMMDD and Unix times as dates."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -176,10 +176,10 @@ def parse_dates(
 ) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    Bars are intraday if those of one asset are, for exchanges close at different times. `one` [rows] marks its rows.
-    Intraday stamps with a UTC offset become times of the exchange `calendar`, or UTC if it is None. Their set of offsets
-    is empty. Other stamps become days: times in UTC except midnight become days of the exchange, others the days that
-    are written. Raises DataError for blank cells, InputError for a wrong calendar.
+    One asset decides whether bars are intraday, because exchanges close at different times; `one` [rows] is its mask.
+    Intraday stamps with a UTC offset become local times of the exchange `calendar` (UTC if it is None), and `offsets` is
+    empty. Other stamps become days: a time in UTC other than midnight becomes the exchange's local day, and any other
+    stamp keeps its day as written. Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
@@ -198,9 +198,9 @@ def parse_dates(
 def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) -> Stamps:
     """Return the dates and times of a column in any unit, spelling or time zone.
 
-    Whole numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether
-    03/04/2024 is in March or April, 24/01/31 in 2024 or 2031; else, `day_first` must be given. A pandas Period is its
-    last day, or its start if it is shorter. Raises DataError for the first value that is no date from 1700 to 2200.
+    Numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether 03/04/2024
+    is in March or April, and 24/01/31 in 2024 or 2031. If they do not, `day_first` must be given. A pandas Period becomes
+    its last day, or its start if shorter than a day. Raises DataError for the first value that is no date in 1700-2200.
     """
     if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day
         column = np.maximum(column.dt.start_time, column.dt.end_time.dt.normalize())

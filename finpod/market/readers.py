@@ -40,7 +40,7 @@ def read_table(source: Path, *, decimal: str | None = None, ticker_column: str |
             return _read_csv(source, decimal, ticker_column)
         try:
             return pd.read_parquet(source)
-        except TypeError:  # pandas cannot read some names of dtypes that it wrote: Arrow dtypes, categorical labels
+        except TypeError:  # pandas cannot read some dtypes that it writes, such as Arrow dtypes and categorical labels
             return pq.read_table(source).to_pandas(ignore_metadata=True, date_as_object=False)
     except (OSError, TypeError, ValueError, pa.ArrowException) as error:
         notes = "delete titles above its header and notes below its bars, and save it as UTF-8"
@@ -52,8 +52,8 @@ def read_table(source: Path, *, decimal: str | None = None, ticker_column: str |
 def read_columns(source: Path, columns: Sequence[str], kind: str, *, argument: str) -> pd.DataFrame:
     """Return a file that has all of `columns` (see `read_table`), with labels in lower case.
 
-    `kind` is the word for the file in errors about `argument`. Raises InputError for a missing file and DataError for a
-    file that lacks one of the columns or has no row.
+    Errors call the file `kind` and name `argument` as the cause. Raises InputError for a missing file and DataError for
+    a file that lacks one of the columns or has no row.
     """
     needed = f"give a CSV with the columns {', '.join(columns)}"
     if not source.is_file():
@@ -104,14 +104,14 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
     `rows` are the cells of the first lines. In a header of one level, labels are text and `levels` is None. In a header
     of two levels, a label is (upper label, lower label). A second line belongs to the header if it has tickers below
     fields, or fields below tickers. Fields are recognised by their names. Tickers are recognised by the name of their
-    level, by a third line that only names the dates, or, if the first cell of their line is empty, by a close for each
-    of them. Raises ValueError for a file without a header.
+    level, by a third line that has only the name of the dates, or, if their line begins with an empty cell, by the fact
+    that each ticker has a close. Raises ValueError for a file without a header.
     """
     start = next((at for at, cells in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label
     upper, lower, third = [*rows[start:], [""], [""]][:3]
     if sum(map(is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
-        raise ValueError("its first line is a row of values; delete a title, or add a line of column names above it")
+        raise ValueError("its first line has values, not column names; delete a title, or add names above it")
     labels: list[Any] = list(upper)
     levels, end = None, start + 1
     followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the name of the index below two levels
@@ -154,7 +154,7 @@ def _without_number(label: str) -> str:
 
 
 def _first_lines(source: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return the encoding (UTF-8, UTF-16 or Windows-1252), and the first 40 lines that are not blank, with numbers.
+    """Return the encoding (UTF-8, UTF-16 or Windows-1252), and the first 40 non-blank lines with their line numbers.
 
     Raises ValueError if the file is no text.
     """

@@ -78,8 +78,8 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company used the new symbol before. Bars of
-    the old symbol that follow the rename after a pause belong to another company and keep the old symbol; only then
-    does the returned rename have a day. If both symbols have a bar at the same time, that of the new symbol is kept.
+    the old symbol that follow the rename after a pause belong to another company and keep the old symbol. The returned
+    rename has a day only in this case. If both symbols have a bar at the same time, the new symbol's bar is kept.
     Raises DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name)

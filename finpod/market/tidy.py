@@ -37,11 +37,11 @@ def read_bars(
     """Return the bars of a frame, a file or a folder of files: one row per bar, sorted by date and ticker.
 
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
-    layout that `finpod.market.layouts.recognise` reads. The other arguments are those of `load_market`. A file without
-    tickers has the ticker in its name. Its dates may not repeat or change direction unless `ticker` is given, since it
-    may have several assets. Equal rows are dropped; different rows for one ticker and time are an error. `log` records
-    decisions and changes. `name` is the name of a frame in messages. Raises InputError for a source that does not exist
-    and DataError for invalid content.
+    layout that `finpod.market.layouts.recognise` reads. For a file without tickers, `ticker` or the file's name gives
+    the ticker. Without `ticker`, the dates of such a file may not repeat or change direction, because the file may then
+    hold several assets. Repeated rows are dropped; different rows for one ticker and time are an error. `log` records
+    decisions and changes. Messages call a frame `name`. Other arguments are those of `load_market`. Raises InputError
+    for a source that does not exist and DataError for invalid content.
     """
     log = RepairLog() if log is None else log
     tidy = partial(_tidy, ticker_column=ticker_column, day_first=day_first, decimal=decimal, calendar=calendar)
@@ -106,7 +106,7 @@ def _tidy(
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
-        where = f"{days[1:][turns][0]!s:.10}, as with several assets"
+        where = f"{days[1:][turns][0]!s:.10}, which suggests several assets"
         text = f"{name} has no column of tickers, and its dates repeat or change direction at {where}"
         raise DataError(f"{text}. {ask_for_tickers(layout.columns)}", argument="ticker_column")
     numbers = {(field, label or own_ticker): values for (field, label), values in layout.numbers.items()}
@@ -114,7 +114,7 @@ def _tidy(
     tickers, respelled = _tickers_of(layout, labels, ticker, name)
     bars = pd.DataFrame({"date": np.repeat(days, len(labels)), "ticker": tickers})
     for field in sorted({field for field, _ in numbers}, key=NUMBERS.index):
-        table = np.full((len(days), len(labels)), np.nan)  # one date after the other, as the columns are tickers
+        table = np.full((len(days), len(labels)), np.nan)  # [dates, tickers], which ravel() flattens date by date
         for at, label in enumerate(labels):
             if (field, label) in numbers:
                 table[:, at] = parse_numbers(numbers[field, label], field, name, mark)
@@ -127,14 +127,14 @@ def _tidy(
 def ticker_of(source: Path) -> str:
     """Return the ticker in the name of a file: AAPL for AAPL.csv, daily_AAPL.csv and AAPL_1d.csv.
 
-    The name is split at _, spaces and commas. If exactly one part is in capitals, it is the ticker; otherwise the whole
-    name is. Raises DataError if this is not a valid ticker.
+    The name is split at _, spaces and commas. If exactly one part is in capitals, this part is the ticker; otherwise,
+    the ticker is the whole name. Raises DataError if the result is not a valid ticker.
     """
     stem = re.sub(r"-\d+(s|m|h|d|w|mo)(-[\d-]+)?$", "", source.stem)  # BTCUSDT-1d-2024-01
     capitals = [part for part in re.split(r"[_ ,]", stem) if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no column of tickers, and {ticker!r} in its name is no valid ticker; rename it, or give ticker="
+        text = f"{source.name} has no tickers, and {ticker!r} in its name is none; rename the file, or give ticker="
         raise DataError(text, argument="ticker")
     return ticker
 

@@ -61,7 +61,7 @@ _CORRECTED = {
     ),
     "dow30": (("PM", "2003-01-27", "MO"),),  # Philip Morris Companies; PM is what it spun off in 2008
 }
-"""Corrections of index-constitution by index: (wrong symbol, end of the spell or "" for all spells, right symbol)."""
+"""Corrections of the package index-constitution. Index -> (wrong symbol, end of spell or "" for all, right symbol)."""
 _GAPS = {
     "nasdaq100": (
         ("WTW", "2015-01-01", "2018-12-24"),
@@ -109,7 +109,7 @@ class Membership:
     def spelled_as(self, available: Sequence[str]) -> Membership:
         """Return the spells with each renamed listing under its symbol in `available`, the symbols of the prices.
 
-        A spell of an old symbol that did not begin before the rename is of another company and keeps its symbol.
+        An old symbol's spell that begins on or after the day of the rename keeps its symbol: it is another company's.
         """
         symbols = set(available)
         renamed = {
@@ -128,7 +128,7 @@ class Membership:
         return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
 
     def renamed(self, rename: Rename) -> Membership:
-        """Return the spells with `rename` applied, but only to spells that began before its day, if it has one."""
+        """Return the spells with `rename` applied to those that began before its day, or to all if it has no day."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
@@ -183,7 +183,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return a membership at all times (survivorship bias). Raises InputError if empty, DataError for a bad ticker."""
+    """Return permanent members (survivorship bias). Raises InputError for an empty list, DataError for a bad ticker."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
     symbols, _ = parse_tickers(pd.Series(list(tickers), dtype=object), "the list of tickers")

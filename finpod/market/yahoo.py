@@ -30,8 +30,8 @@ DAY = np.timedelta64(1, "D")
 LISTED = 12
 """Largest number of tickers that an error lists."""
 BATCH, ATTEMPTS = 25, 6
-"""Number of tickers per request. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer, and on all
-tickers after `ATTEMPTS` requests in a row without any bars and with tickers that were not answered."""
+"""Tickers per request, and attempts. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer. It gives
+up on all tickers after `ATTEMPTS` requests in a row that return no bars and leave some tickers without an answer."""
 WAIT = 5.0
 """Seconds to wait after a rate-limited or unanswered request. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
@@ -58,17 +58,17 @@ def fetch_market(
     """Download daily bars of a universe over [start, end], both days included; `end` defaults to today.
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
-    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched; those of an
-    index or CSV under their newest symbols. `benchmark` is a ticker or None. `calendar` is a name in
+    membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched. Members of
+    an index or CSV get their newest symbols. `benchmark` is a ticker or None. `calendar` is a name in
     exchange_calendars. "auto" takes the benchmark and calendar of the index, or QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing
-    waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. If Yahoo does
-    not answer for a ticker, or lacks one of a `universe` that is a list, InputError is raised, unless `allow_missing`.
+    waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. Unless
+    `allow_missing`, InputError is raised if Yahoo does not answer for a ticker or lacks a ticker of a list `universe`.
     The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
 
-    `now` returns the present, with a time zone. Raises InputError for wrong arguments, DataError for network failures.
+    `now` returns the present time with its zone. Raises InputError for wrong arguments, DataError for network failures.
     """
     moment = now()
     membership = _members(universe)
@@ -121,7 +121,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return (first, last, over) in [start, end]: the first day, the last session, and the last one that has ended by `now`."""
+    """Return (first, last, over) of [start, end]: its first day, last session, and last session that is over at `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -196,7 +196,7 @@ class PartialFetch:
 
 
 def discard(folder: Path) -> None:
-    """Remove the files of an unfinished fetch, including those of killed processes, and its folder if then empty."""
+    """Remove the files of an unfinished fetch, including those of killed processes, and the folder if nothing is left."""
     for path in folder.glob("*"):
         if _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -210,7 +210,7 @@ def gather(
     """Request all tickers that are not stored yet, in batches. Return ticker -> reason for tickers without bars.
 
     Tickers that are rate limited or not answered go to the end of the queue. After a batch with such tickers, the next
-    request waits `WAIT` seconds, doubled after each further such batch in a row. Requests stop at `ends` (monotonic).
+    request waits `WAIT` seconds, and each further such batch doubles the wait. Requests stop at `ends` (monotonic).
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

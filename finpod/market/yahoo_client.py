@@ -88,7 +88,7 @@ class Client:
 class _Session(Session):
     """yfinance's session with a deadline, and the last answer for each symbol.
 
-    Answers tell a rate limit, a broken network and an unknown symbol apart. yfinance calls all "possibly delisted".
+    The answers distinguish rate limits, network failures and unknown symbols. yfinance calls all three "possibly delisted".
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _Session(Session):
 
 
 def _reason(answer: Response | Exception | None) -> Missing:
-    """Return why there are no bars, by Yahoo's last answer for the symbol."""
+    """Return the reason for missing bars, from Yahoo's last answer for the symbol."""
     if not isinstance(answer, Response):
         detail = "yfinance did not ask" if answer is None else first_line(answer)
         return Missing("no answer", detail, passes=True)
