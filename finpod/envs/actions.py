@@ -26,7 +26,7 @@ class TradingConfig(Terms):
     action: str = "tilt"
     """'tilt' changes the anchor's weights, 'softmax' sets weights and cash, 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0
-    """Factor k of the weights ~ anchor * exp(k tanh action). At k = 1, exp(...) is from 0.37 to 2.7."""
+    """Factor k: weights are proportional to anchor * exp(k tanh(action)). At k = 1, exp(...) is from 0.37 to 2.7."""
     anchor: str = EQUAL
     """Portfolio that agents tilt and must beat: a name in `finpod.trading.anchors.ANCHORS`, or `extra:COLUMN`."""
     hmax: int = 100
@@ -54,7 +54,7 @@ class TradingConfig(Terms):
         for name, choices in CHOICES.items():
             require_choice(name, getattr(self, name), choices)
         if self.action == "shares" and (self.max_weight or self.max_turnover):
-            text = "action 'shares' has no max_weight or max_turnover; choose action 'tilt' or 'softmax', or omit both"
+            text = "max_weight and max_turnover do not apply to action 'shares'; omit them, or choose another action"
             raise InputError(text, argument="action")
         require_number("tilt", self.tilt, 1e-12, 20)
         require_number("reward_scale", self.reward_scale, 1e-12)
@@ -71,7 +71,7 @@ class TradingConfig(Terms):
 
     @property
     def undifferentiable(self) -> str | None:
-        """Name of the setting that blocks the gradient; None if none does."""
+        """Name of the setting that blocks the gradient. None if no setting blocks it."""
         if self.action == "shares":
             return "action 'shares'"
         return "whole_shares" if self.whole_shares else "market impact" if self.costs.impact else None
@@ -85,7 +85,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
     'tilt': w is proportional to a exp(k tanh z), with z [..., N], a [..., N] = `anchor` (None: equal weight) and k =
     `tilt`. The sums of w and a are equal, and z = 0 gives a. 'softmax': w = exp(z) / sum exp(z), with z [..., N + 1]
-    for assets and cash. Weights are zero outside `among`. Exponentials are float32 unless a float64 action has a gradient.
+    for assets and cash. Weights are zero outside `among`. Exponentials are float64 if z is float64 and requires grad.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -104,7 +104,7 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights at the prices `mark`, cash last; zero without equity."""
+    """Return the observed state [..., N + 1] float32: weights at prices `mark`, cash last; zeros if equity is zero."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -118,8 +118,8 @@ def greedy_weights(
     """Return the target weights [N] float64 of a policy's mean action for one account at one decision.
 
     `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
-    `account_state`. `anchor` [N] float64 is None for equal weight. Only 'shares' uses `equity` and `price` [N] (before
-    adjustment for splits; 0 without a bar). Orders become weights at these prices; at other prices, fills differ.
+    `account_state`. `anchor` [N] float64 is None for equal weight. Only the action 'shares' uses `equity` and `price`
+    [N] (before adjustment for splits; 0 without a bar). At fill prices other than `price`, trades differ from orders.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

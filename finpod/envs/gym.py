@@ -1,8 +1,8 @@
 """Gymnasium environments: `TradingEnv` and `DenseTradingEnv` (one account) for stocks, `LocomotionVectorEnv`.
 
-When an episode of a vector environment ends, the next one begins in the same step: `info["final_obs"]` is the last
-observation of the old one, and the mask `info["_final_obs"]` [E] marks the ended episodes. An account's episode is
-truncated at the horizon or the end of the window, and terminated at zero equity. Actions apply only if all are finite.
+When an episode of a vector environment ends, the next episode begins in the same step. `info["final_obs"]` then has the
+last observation of the ended episode, and the mask `info["_final_obs"]` [E] marks ended episodes. An account's episode
+is truncated at the horizon or the end of the window, and terminated at zero equity. All actions must be finite.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Factor that converts array actions in [-1, 1] to logits, or to z of a tilt: tanh z is then at most tanh 3 = 0.995."""
+"""Factor on array actions in [-1, 1]. The product is the logits or, for a tilt, z. |tanh z| is then at most 0.995."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
-    """`env` as a gymnasium vector environment. Its values are the tensors of `env`, or arrays with `numpy`."""
+    """Gymnasium vector environment around `env`. It returns the tensors of `env`, or arrays if `numpy` is True."""
 
     def __init__(self, env: Any, observation: spaces.Space[Any], action: spaces.Space[Any], *, numpy: bool) -> None:
         self.env, self.numpy, self.num_envs = env, numpy, env.num_envs
@@ -51,7 +51,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
         Raises InputError if the seed is not a whole number from 0 to 2**64 - 1 or `options` has a "reset_mask".
         """
         if options is not None and "reset_mask" in options:
-            raise InputError("options has 'reset_mask'; omit 'reset_mask', as ended episodes are reset automatically")
+            raise InputError("options has 'reset_mask'; omit it, because ended episodes are reset automatically")
         super().reset(seed=None if seed is None else require_seed(seed))
         return self._seen(self.env.reset(seed)), {}
 
@@ -88,20 +88,20 @@ class _Vector(VectorEnv[Any, Any, Any]):
 
 
 class TradingEnv(_Vector):
-    """E accounts in one market as a gymnasium vector environment: tensors on `device` or, with `numpy`, arrays.
+    """Gymnasium vector environment of E accounts in one market. Values are tensors on `device`, or NumPy arrays.
 
     With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: the number of a row in the table
     `panel.features` [T, N, F], which all accounts share, and the weights at the close of that row, cash last. Actions
     [E, A] depend on `TradingConfig.action`: z [E, N] of a tilt, logits [E, N + 1] of assets and cash, or orders [E, N]
     from -1 to 1. Rewards are float32 [E].
 
-    With arrays, an observation is [E, N * F + N + 1] float32: features of the row, asset by asset, then weights, cash
+    With `numpy`, an observation is [E, N * F + N + 1] float32: features of the row, asset by asset, then weights, cash
     last. Actions [E, A] are clipped to [-1, 1]; z and logits are then multiplied by `REACH`. Rewards are float64 [E].
-    Gymnasium's RecordEpisodeStatistics can wrap the environment. Its observation wrappers cannot, because episodes are
-    reset within a step. The features are already scaled.
+    RecordEpisodeStatistics of Gymnasium can wrap the environment. Observation wrappers of Gymnasium cannot, because
+    episodes are reset within a step. The features are already scaled.
 
-    `start` and `end` bound the sessions traded. `scaling` scales the features; it is the `panel.scaling` of another
-    environment. If it is None, the scaling is fitted on the sessions traded. The attribute `env` is the `MarketEnv`.
+    `start` and `end` bound the sessions traded. `scaling` scales the features. Pass the `panel.scaling` of another
+    environment, or None to fit the scaling on the sessions traded. The attribute `env` is the `MarketEnv`.
     """
 
     def __init__(
@@ -145,8 +145,8 @@ class TradingEnv(_Vector):
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
     """One account as an ordinary gymnasium environment. The caller resets it after an episode.
 
-    Spaces and rewards are those of the attribute `many`, a `TradingEnv` of one account with arrays. `options` are other
-    arguments of `TradingEnv`. The fields num_envs and start_groups of `config` are ignored.
+    The attribute `many` is a `TradingEnv` of one account, with arrays. Spaces and rewards are the same as in `many`.
+    `options` are other arguments of `TradingEnv`. The fields num_envs and start_groups of `config` are ignored.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium declares it so)
@@ -171,8 +171,8 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 class LocomotionVectorEnv(_Vector):
     """A locomotion task as a gymnasium vector environment of E worlds.
 
-    Observations and rewards are float32 tensors on the device of `env`, or arrays with `numpy=True` (rewards then in
-    float64). The action space is +-`env.spec.action_limit`. `step` also raises the errors of `LocomotionEnv.check`.
+    Observations and rewards are float32 tensors on the device of `env`. With `numpy=True` they are arrays, and rewards
+    are float64. The action bound is `env.spec.action_limit`. `step` also raises the errors of `LocomotionEnv.check`.
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:

@@ -1,8 +1,8 @@
 """`MarketEnv`: thousands of accounts in one market, reset and stepped together in plain torch.
 
-The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a row of
-the tables, and the `account_state` [E, N + 1] at its close. The E = G * M accounts form G groups. The M accounts of a
-group are at the same row. Account e is in group e // M. Public methods use tensors [E, ...], private ones [G, M, ...].
+The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a table
+row, and the `account_state` [E, N + 1] at the close of this row. The E = G * M accounts form G groups. The M accounts
+of a group are at the same row. Account e is in group e // M. Public methods use shapes [E, ...], private [G, M, ...].
 """
 
 from functools import cached_property
@@ -27,10 +27,10 @@ RUIN = 1e-12
 class MarketEnv:
     """E accounts that trade from row `first` to row `last` of a market; see the conventions in finpod/README.md.
 
-    The row numbers of groups are on the CPU, so delistings and ends of episodes are found without reading the device.
-    An action that is NaN or infinite trades nothing, and makes the next `check` raise an error. Steps equal a backtest
-    to the last bit. With `compile`, they are several times faster and agree to 1e-6; torch.compile needs a C++ compiler
-    and a minute at the first step. `anchor` [T, N]: weights of `config.anchor`, needed only for 'extra:COLUMN'.
+    The row numbers of groups are on the CPU, so delistings and ends of episodes are found without a read from the GPU.
+    An action that is NaN or infinite trades nothing, and makes the next `check` raise an error. A step gives the same
+    values as a backtest, to the last bit. With `compile`, steps are several times faster and agree to 1e-6; the first
+    step takes a minute, and needs a C++ compiler. `anchor` [T, N] are weights; only anchor 'extra:COLUMN' needs them.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> tuple[Step, Returns]: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | tuple[Step, Returns]:
-        """Trade on actions [E, A], advance by `hold` rows and return the step; with `grad` also its `Returns`.
+        """Trade on actions [E, A], advance by `hold` rows and return the step; with `grad`, also its `Returns`.
 
-        With `grad` the gradient graph is kept from step to step, until `detach`; `smooth` is passed to `settle`. Raises
-        InputError if a setting blocks the gradient, and names the setting.
+        With `grad`, gradients pass from step to step until `detach` is called, and `smooth` is passed to `settle`. If a
+        setting blocks the gradient, an InputError names the setting.
         """
         if not grad:
             with torch.no_grad():
@@ -100,7 +100,7 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] on the CPU. Value i is the return of the anchor, after costs, over `hold` rows from row `first` + i."""
+        """[n] returns of the anchor after costs, on the CPU. Return i is over the `hold` rows from row `first` + i."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]
@@ -155,7 +155,7 @@ class MarketEnv:
         return state | {"clock": self._clock, "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a state of the same configuration. Raises CheckpointError for accounts of another shape."""
+        """Continue from the state of an environment with the same settings. Raises CheckpointError if shapes differ."""
         shape, expected = tuple(state["shares"].shape), (*self._shape, self.names)
         if shape != expected:
             text = f"the stored accounts have shape {shape}, but the environment needs {expected}"
@@ -177,7 +177,7 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return start rows [count]: all `first`, or random with room for an episode (horizon None: for one step)."""
+        """Return start rows [count]: `first`, or random with room for an episode (for a step if horizon is None)."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
@@ -208,7 +208,7 @@ class MarketEnv:
     def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (equity at the close of `rows`, reward since `before`, mask of ruined accounts, observed state)."""
+        """Return (equity at the close of `rows`, reward, mask of ruined accounts, state). `before`: the old equity."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before

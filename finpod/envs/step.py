@@ -1,4 +1,4 @@
-"""`Observation`, `Step` and `Returns`: the results of every environment, also of those without a market."""
+"""`Observation`, `Step` and `Returns`: what the environments of all tasks return, with or without a market."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Observation(NamedTuple):
     state: Tensor
     """[E, S] float32: the state of each environment, such as the weights of an account."""
     row: Tensor | None = None
-    """[E] int64: the last visible row of the task's shared table. None: the task has no table."""
+    """[E] int64: number of the row of the task's `Table` that the policy reads. None: the task has no table."""
 
 
 class Step(NamedTuple):
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     terminated: Tensor
     """[E] bool mask of episodes that ended in a final state, such as zero equity or a fall. This state has value 0."""
     truncated: Tensor
-    """[E] bool mask of episodes that a time limit or the end of the window cut off. The last state has a value."""
+    """[E] bool mask of episodes cut off by a time limit or the window's end. A critic gives the last state's value."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 

@@ -19,7 +19,7 @@ class Learner(Protocol):
     bounds: ClassVar[Any]
     """Settings that the tournament may vary: name -> (lowest value, highest value)."""
     needs_gradient: bool
-    """True if the learner needs differentiable environments. `train` then defaults to one stock account per group."""
+    """True if the learner needs differentiable environments. By default, each stock account is then its own group."""
     updates: int
     """Number of updates so far."""
 

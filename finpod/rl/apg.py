@@ -22,11 +22,11 @@ from finpod.rl.task import Table
 TAIL = 0.1
 """Fraction of the environments that form the tail in the objective 'cvar'."""
 LEAST = 1e-12
-"""Lower bound of 1 + return in a logarithm, so that a total loss is finite."""
+"""Lower bound of 1 + return in a logarithm, so that the logarithm of a total loss is finite."""
 PERCENT = 100.0
 """Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> step size and epsilon of Adam. A large epsilon ('linear') keeps weights with small gradients near zero."""
+"""Network -> Adam's step size and epsilon. The large epsilon of 'linear' keeps weights with small gradients small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class ScorerSpec(AccountSpec):
 class ScorerPolicy(AccountPolicy):
     """Policy without exploration or value function. Its action is (1 - keep) * score + keep * h.
 
-    The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` times a sigmoid
-    of a linear function of the features (with 'mlp': of the hidden outputs), averaged over the assets. At each
+    The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
+    where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). At each
     decision, an untrained policy moves about halfway to the anchor, which is the portfolio that actions tilt (action
     'tilt'), or to equal weights of all assets and cash ('softmax').
     """
@@ -109,7 +109,7 @@ def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
 
 
 PENALTIES = {"log": 0.0, "active": 10.0, "mean-variance": 2.0, "cvar": 0.2, "drawdown": 0.2, "turnover": 0.001}
-"""Name of an objective -> default penalty. `APGConfig.penalty` is a factor on it."""
+"""Name of an objective -> its default penalty, which is multiplied by `APGConfig.penalty`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class APG:
             for _ in range(self.config.num_steps):
                 code = encode_rows(self.policy, self.table, of_groups(obs.row, self.groups))
                 state = obs.state.unflatten(0, (self.groups, -1))
-                if self.policy.acts_on_statistics and not parts:  # no graph yet, in which the old statistics are needed
+                if self.policy.acts_on_statistics and not parts:  # not later: the graph needs constant statistics
                     self.policy.observe(code, state)
                 action, _ = self.policy(code, state)
                 step, returns = env.step(action.flatten(0, 1), grad=True, smooth=self.config.smooth)

@@ -58,7 +58,7 @@ class Checkpoint:
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
         if untrained is None and kind not in POLICIES:
-            raise CheckpointError("only its task can build this policy; pass the task: TrainedRun(folder, task)")
+            raise CheckpointError("this policy can be built only by its task; pass the task: TrainedRun(folder, task)")
         try:
             if untrained is None:
                 make, spec = POLICIES[kind]
@@ -68,7 +68,7 @@ class Checkpoint:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists one difference per line
             text = (
                 f"the weights, stored by {self.versions}, do not fit this policy ({reason}); "
-                "use the task and the versions of that training, or train again"
+                "use the same task and package versions as in that training, or train again"
             )
             raise CheckpointError(text) from error
         return untrained.requires_grad_(False)
@@ -85,7 +85,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint in a file. No code in it is run. Raises CheckpointError for missing or other files."""
+        """Return the checkpoint in a file. No code in it is run. Raises CheckpointError if it is missing or invalid."""
         try:
             stored = path.read_bytes()
         except OSError as error:
@@ -125,7 +125,7 @@ def save_agents(
 
 
 def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
-    """Return the content of `marker`, the JSON file that marks a folder of trained agents. `form`: its expected format.
+    """Return the content of `marker`, the JSON file in a folder of trained agents. `form` is the format to expect.
 
     Raises CheckpointError, which names the file, if the file cannot be read, is damaged or has another format.
     """

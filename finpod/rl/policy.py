@@ -66,8 +66,8 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics of `observe`. PPO then calls it after each update, so that old and new
-    probabilities use the same statistics; otherwise before each update. APG calls it before a rollout, only if True."""
+    """True if actions depend on the statistics of `observe`. PPO then calls `observe` after each update, and APG before
+    each rollout, so an update uses constant statistics. If False, PPO calls it before each update, and APG never."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
@@ -119,7 +119,7 @@ class Code(NamedTuple):
     """[D, 1] logit of cash."""
     value: Tensor
     """[D, 1 + SUMMARY] value of the row, and coefficients of the account features. The value loss does not train the
-    encoder, because its gradient is several times that of the policy loss. A `ScorerPolicy` does not use this field."""
+    encoder, because the gradient of this loss is several times that of the policy loss. Unused by a `ScorerPolicy`."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -143,7 +143,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of used dimensions: assets that may be held, and cash ('shares': all)."""
+        """Return a bool mask [..., 1, A] of dimensions in use: assets that may be held, and cash. 'shares': all."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -152,10 +152,10 @@ class AccountPolicy(Policy):
         return among.unsqueeze(-2)
 
     def _holding(self, code: Any, state: Tensor) -> Tensor:
-        """Return the action [..., M, N] that roughly keeps the holdings of states [..., M, N + 1] (not with 'shares').
+        """Return the action [..., M, N] that roughly keeps the holdings in states [..., M, N + 1] (not for 'shares').
 
         The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. With
-        'softmax' they are the action. Else the action z solves k tanh z = logit, k being `spec.tilt`, |tanh z| <= 0.99.
+        'softmax' the action is the logits. Otherwise it is z with k tanh z = logit; k is `spec.tilt`, |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -183,8 +183,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h. h is the action that keeps the holdings, or with 'shares' a measure of them.
-    Untrained, it holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
+    The mean action is score + inertia * h. h is the action that keeps the holdings; with 'shares', h measures them.
+    An untrained policy holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
     """
 
     spec: PolicySpec

@@ -51,8 +51,8 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over its group, which is on one table row. This removes the move
-    of the whole market. With one environment per group it has no effect."""
+    """True to subtract the mean advantage of a group, whose environments share a table row, from its advantages. This
+    removes the move of the whole market. With one environment per group, it has no effect."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -130,7 +130,7 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return arguments of `loss` but ent_coef: [H, G, M, ...] for G groups; [1, H * E, 1, ...] without a table."""
+        """Return the arguments of `loss` except ent_coef: [H, G, M, ...], or [1, H * E, 1, ...] without a table."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -154,7 +154,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] / standard deviation of all discounted returns (with this rollout), clipped at +-10."""
+        """Return rewards [H, E] divided by the standard deviation of all discounted returns so far, clipped at +-10."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -207,7 +207,7 @@ class PPO:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state, with the learning rate of `config`. Raises CheckpointError if its device differs."""
+        """Continue from a state, with the learning rate of `config`. Raises CheckpointError on another device."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

@@ -20,7 +20,7 @@ class Rollout(NamedTuple):
     action: Tensor
     """[H, E, A] float32 actions."""
     log_prob: Tensor
-    """[H, E, A] log density of each dimension. That of an action is the sum over the dimensions in `Policy.acting`."""
+    """[H, E, A] log density of each action dimension. Sum the dimensions in `Policy.acting` for the whole action."""
     value: Tensor
     """[H, E] critic's value of the state before the step."""
     reward: Tensor
@@ -41,7 +41,7 @@ def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
     if table is None:
         return None
     if row is None:
-        raise InputError("the task has a table, but an observation names no row of it; return Observation(state, row)")
+        raise InputError("the task has a table, but an observation names no row; return Observation(state, row)")
     around = () if table.anchor is None else (table.anchor[row],)
     return policy.encode(table.values[row], table.among[row], *around)
 
@@ -107,7 +107,7 @@ def _require_shapes(step: Step, shape: torch.Size, number: int) -> None:
     for name, actual in shapes.items():
         expected = shape if name.endswith("obs") else shape[:1]
         if actual != expected:
-            raise InputError(f"{name} of step {number} has shape {tuple(actual)}; it must have {tuple(expected)}")
+            raise InputError(f"{name} of step {number} has shape {tuple(actual)}; the shape must be {tuple(expected)}")
 
 
 def _require_finite(reward: Tensor, state: Tensor, final: Tensor) -> None:

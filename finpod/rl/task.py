@@ -28,7 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions change, zero outside `among`. None for equal weights, without `encode`'s anchor."""
+    """[T, N] float32 weights that actions change, zero outside `among`. None: equal weights, not passed to `encode`."""
 
 
 class Score(NamedTuple):
@@ -37,24 +37,24 @@ class Score(NamedTuple):
     metrics: Mapping[str, float]
     """Name -> metric, NaN if undefined. Agents are ranked by the metric that `Task.measure` names."""
     returns: Array | None = None
-    """[n] returns in the n periods of the evaluation, or None. They serve to select agents with different returns."""
+    """[n] returns in the n periods of the evaluation, or None. Selection prefers agents with dissimilar returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Settings of an agent, such as the width of its network, that the tournament varies besides those of the learner.
+    """Settings of an agent that the tournament varies in addition to learner settings, such as the network's width.
 
-    An agent with new settings draws all but those only in `start`. A mutated copy changes `ranges` and the learner's.
+    A fresh agent draws all settings except those only in `start`. A mutated copy changes `ranges` and learner settings.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
     """Value of every setting for the first agent."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> bounds of a positive number. It is drawn log-uniformly, and mutated by a factor."""
+    """Name -> (low, high) of a positive number, which is drawn log-uniformly. A mutation multiplies it by a factor."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Name -> items, of which a subset is drawn. The value None in `start` stands for all items."""
+    """Name -> items. The setting is a random subset of these items. None in `start` stands for all items."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Name -> values of which one is drawn."""
+    """Name -> values. The setting is one of these values, drawn at random."""
     learner: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Name of a setting of the learner -> bounds that replace those in `Learner.bounds`."""
 
@@ -71,8 +71,8 @@ class Environment(Protocol):
     groups: int = 1
     """Number of groups. Each has E / groups environments, always on the same table row. Used only with a table."""
     differentiable: bool = False
-    """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`, and `detach()` keeps gradients of
-    later steps from reaching earlier ones. `smooth` is the width over which kinks of the return are smoothed."""
+    """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`. `detach()` must then stop
+    gradients at the current step. `smooth` is the width over which kinks of the return are smoothed."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Begin all episodes and return their observations. A seed makes these and all later episodes reproducible."""
@@ -84,17 +84,17 @@ class Environment(Protocol):
         """Apply actions [E, A] and return the step."""
 
     def check(self) -> None:
-        """Raise InputError if an action since the last check was invalid; name the first. Called once per rollout."""
+        """Raise an InputError that names the first invalid action since the last check. Called once per rollout."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain values from which `load_state_dict` continues exactly."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of an environment of the same configuration."""
+        """Continue from the state of an environment with the same configuration."""
 
 
 class Task:
-    """A task to learn. A subclass defines the members in `NEEDED`; others have defaults for tasks without a table."""
+    """Base class of tasks. A subclass defines the members in `NEEDED`. The defaults are for tasks without a table."""
 
     name: str
     """Name in one word, used in logs and folders."""
@@ -107,7 +107,7 @@ class Task:
     steps: int = 600_000
     """Default number of environment steps that an agent trains for."""
     undifferentiable: str | None = "the reward"
-    """What lacks the gradient that the learner 'apg' needs; None if the environments are differentiable."""
+    """Name of the part that lacks the gradient that 'apg' needs. None if the environments are differentiable."""
     measure: str = "score"
     """Metric of a `Score` that agents are ranked by; higher is better."""
 
@@ -129,7 +129,7 @@ class Task:
         return DensePolicy(DenseSpec(inputs=self.num_inputs, actions=self.num_actions, **sizes), generator)
 
     def for_agent(self, settings: Mapping[str, Any]) -> Task:
-        """Return the task with which an agent of these settings trains. It must score all agents in the same way."""
+        """Return the task on which an agent with these settings trains. The scores of all agents must be comparable."""
         return self
 
     def space(self) -> Space:
@@ -141,7 +141,7 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return [n] returns of a policy without skill, or None. Agents are compared by returns minus these."""
+        """Return the returns [n] of a policy without skill, or None. They are subtracted before agents are compared."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -149,11 +149,11 @@ class Task:
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. To resume a run, all but those in `tournament.setup.FREE` must be unchanged."""
+        """Return entries for the log. A resumed run needs equal entries, except those in `tournament.setup.FREE`."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:
-        """Return the task in a form for other machines. Keep large arrays as NumPy arrays; do not pickle them."""
+        """Return the task in a form to send to other machines. Large arrays should stay NumPy arrays, not pickles."""
         return dumps_by_value(self)
 
     @classmethod

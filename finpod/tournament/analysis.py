@@ -18,18 +18,18 @@ SCORES = {
 }
 """Metric by which agents are ranked -> its description. Other metrics are described by their name."""
 FEW = 4
-"""Smallest number of trials for a probability of overfitting."""
+"""Smallest number of trials for which the probability of overfitting is computed."""
 ROOM = 2.5e8
-"""Largest memory, in bytes, for a probability of overfitting. The returns are cut into blocks. Each way to choose half
-of the blocks takes about 50 bytes per trial."""
+"""Largest memory, in bytes, to compute the probability of overfitting. Returns are cut into blocks. Each combination
+of half of the blocks needs about 50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial; NaN where undefined.
 
     `trials` is the number of trials with a score; `best`, `mean` and `sd` (ddof 1) describe their scores. `expected` is
-    the expected best score of as many trials without skill; NaN if no trial has returns. `alike` is the expected best
-    score of as many trials that all have the skill `mean`.
+    the expected best score of the same number of trials without skill; NaN if no trial has returns. `alike` is the
+    expected best score of the same number of trials that all have the skill `mean`.
     `overfitting` is the probability that the best trial on half of the periods is below the median on the other half.
     """
 
@@ -50,7 +50,7 @@ def luck(trials: Sequence[Trial]) -> SelectionBias:
         return SelectionBias(0, *(math.nan,) * 6)
     mean, sd = float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else math.nan
     expected = math.nan if math.isnan(sd) else expected_best(len(scores), sd)
-    # without skill, the mean score is 0, or minus the mean standard error if scores are ratios minus standard errors
+    # without skill, the mean score is 0; if scores are ratios minus standard errors, it is minus the mean error
     errors = [trial.metrics["information_ratio"] - trial.score for trial in scored if BOUND in trial.metrics]
     has_returns = any(len(trial.returns) for trial in scored)
     unskilled = expected - float(np.mean(errors or [0.0])) if has_returns else math.nan

@@ -14,7 +14,7 @@ from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial,
 PERTURB = (0.8, 1.25)
 """A mutated copy multiplies each setting that it changes by one of these factors."""
 FEWEST = 3
-"""Smallest subset (of features, for example) that a fresh agent draws."""
+"""Smallest size of a subset (of features, for example) that an agent with new settings draws."""
 HORIZONS = ("gamma", "gae_lambda")
 """Settings x for which 1 - x is drawn and changed instead of x."""
 
@@ -36,7 +36,7 @@ class Evolver:
         """Return the trials of a round. In the first round all agents are untrained.
 
         In later rounds, the better half continues. Each agent of the other half is replaced by a mutated copy of a
-        better agent, or by an untrained agent with new settings. This one trains for the steps of all rounds so far.
+        better agent, or by an untrained agent with new settings, which trains for the steps of all rounds so far.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -59,10 +59,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        An agent is compared with all agents that have reached its level of experience. If these are at least two, each
-        agent in their better half continues and is copied once. Agents at the highest level come first. If no agent is
-        due, a new one begins. The first `agents` agents get settings from `begin`. A fraction `restart_rate` of later
-        ones get fresh settings, the others mutated settings of an ended trial, drawn with weights n (best) to 1 (worst).
+        The trials that have ended at a level are ranked. The better half (rounded down) continue to the next level, and
+        each is copied once. The highest level comes first. If no trial is due, a new agent begins. The first `agents`
+        agents get settings from `begin`. A later agent gets fresh settings with probability `restart_rate`, or else
+        mutated settings of an ended trial, which is drawn with weights n (best) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -87,7 +87,7 @@ class Evolver:
         return self._agent(index, config, self.space.start)
 
     def fresh(self, index: int, random: np.random.Generator) -> Settings:
-        """Return fresh settings. Those with bounds are drawn log-uniformly, subsets and choices uniformly."""
+        """Return fresh settings. Settings with bounds are drawn log-uniformly; subsets and choices, uniformly."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
@@ -153,7 +153,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield, from the highest level down, (trial, False) for trials to continue and then (trial, True) to copy."""
+    """Yield, for each level from the highest, (trial, False) for trials to continue, then (trial, True) for copies."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

@@ -28,7 +28,7 @@ class History:
     finished: bool
     """True if the output of the run was written."""
     logs: tuple[TrialLog, ...]
-    """One log for each seed. If the task has a baseline, its returns are subtracted from those of the trials."""
+    """One log for each seed. If the task has a baseline, its returns are subtracted from the returns of the trials."""
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
@@ -90,14 +90,14 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return name of log -> seed, sorted by seed, for a folder or URL. An unfinished run takes precedence."""
+    """Return a dict, name of log -> seed, sorted by seed. Logs of an unfinished run hide those of a finished run."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name` of a tournament. `kept` is set in its trials, and the baseline subtracted from returns."""
+    """Return the log `name`. `Trial.kept` is set from `kept`, and the baseline's returns are subtracted."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

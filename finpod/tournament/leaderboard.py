@@ -74,7 +74,7 @@ ENTRIES = {
     "source": "source",
     "copied": "copied",
 }
-"""Entry of a 'draw' record -> field of a trial."""
+"""Entry of a 'draw' record of the log -> field of `Trial` that stores it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +89,7 @@ class Trial:
     number: int
     """Number of the trial, from 0. Of trials with equal scores, the lowest number ranks highest."""
     level: int
-    """Round (or level of experience, if asynchronous), from 1. Agents continue by rank within a level."""
+    """Round of the trial, from 1. Trials are ranked within a round, and the rank decides which agents continue."""
     agent_settings: Mapping[str, Any]
     """Settings of the agent, from `Settings.to_dict`."""
     parent: str | None = None
@@ -111,7 +111,7 @@ class Trial:
     steps: int = 0
     """Environment steps at the last checkpoint, including those of the agent's ancestors; 0 without a checkpoint."""
     places: tuple[Placement, ...] = ()
-    """Process and time of each finished slice of training, which is the part up to the next checkpoint."""
+    """Process and time of each finished slice. A slice is the training from one checkpoint to the next."""
     lost: tuple[Loss, ...] = ()
     reason: str = ""
     """Reason of a failure; empty unless the trial has failed."""
@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings but the agent's name and seed. The value None of 'features' stands for all features."""
+        """All settings except the agent's name and seed. If 'features' is None, the agent uses all features."""
         values = {**self.agent_settings["config"], **self.agent_settings}
         return {name: value for name, value in values.items() if name not in ("agent_id", "seed", "config")}
 
@@ -139,7 +139,7 @@ class Trial:
         return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
 
     def after(self, record: Mapping[str, Any]) -> Trial:
-        """Return the trial after a record of kind 'lost', 'failed', 'checkpoint' or 'submit'. A null becomes NaN."""
+        """Return the trial updated by a record of a kind in `OF_TRIAL`. A null score or metric becomes NaN."""
         kind = record["kind"]
         if kind == "lost":
             return replace(self, lost=(*self.lost, Loss(record["reason"], record["at"])))
@@ -182,11 +182,11 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Pairs (source, copied) of all trials: the checkpoints from which an agent or a copy has already started."""
+        """Pairs (source, copied) of all trials: which checkpoints were already continued (False) or copied (True)."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Apply a record of the log. Raises FinpodError if its trial has ended or failed already."""
+        """Apply a record of the log. Raises FinpodError if the record is about a trial that has ended or failed."""
         if record["kind"] == "draw":
             for values in record["jobs"]:
                 start = 0 if values["source"] is None else self.trials[values["source"]].steps
@@ -203,9 +203,9 @@ class Leaderboard:
     ) -> list[Trial]:
         """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
 
-        `base` [n] are the validation returns of the baseline. If the excess returns of an agent correlate by more than
-        `alike` with those of an agent already selected, it is selected only if too few others are left. Without `base`,
-        only the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial is left.
+        `base` [n] are the validation returns of the baseline. An agent whose returns minus `base` correlate by more
+        than `alike` with those of a selected agent is selected only if too few others are left. Without `base`, only
+        the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial is left.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:
@@ -213,7 +213,7 @@ class Leaderboard:
                 agents.setdefault(trial.agent, trial)
         if not agents:
             numbers = ", ".join(map(str, sorted(without)))
-            unread = f"no checkpoint of an agent with a score can be read (trials {numbers}); restore them and resume"
+            unread = f"no agent with a score has a readable checkpoint (trials {numbers}); restore the files and resume"
             raise FinpodError(unread if without else "no agent has a validation score; train longer, or check the data")
         chosen, rest = list[Trial](), list[Trial]()
         for trial in agents.values():
@@ -230,7 +230,7 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def correlation(first: Array, second: Array) -> float:
-    """Return the correlation of two series [n]; 1 if one of them is constant, as such an agent adds nothing."""
+    """Return the correlation of two series [n]. It is 1 if a series is constant: such returns do not diversify."""
     first, second = first - first.mean(), second - second.mean()
     scale = math.sqrt(float((first**2).sum() * (second**2).sum()))
     return float((first * second).sum()) / scale if scale > 1e-24 else 1.0

@@ -1,4 +1,4 @@
-"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt; where logs and checkpoints are."""
+"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt. Also finds logs and checkpoints."""
 
 import json
 import zlib
@@ -38,7 +38,7 @@ class TrialLog:
         self.board = Leaderboard(run)
         """All trials of the log."""
         self.end = ""
-        """Why the tournament ended: a stop rule or 'all trials done', from the last 'end' record; empty without one."""
+        """Reason in the last 'end' record: a stop rule or 'all trials done'. Empty if there is no such record."""
         self.notes: list[str] = []
         """Sentences on settings that changed when the tournament was resumed or forked."""
         self.count = 0
@@ -109,7 +109,7 @@ def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Return (name, old value, new value) of each entry that differs, by name. Names of nested entries have dots."""
+    """Return (name, old value, new value) of each entry that differs, sorted by name. Nested names contain dots."""
     changes: list[tuple[str, Any, Any]] = []
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
@@ -121,7 +121,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def begun_logs(place: Store) -> dict[str, int]:
-    """Return a dict, name of log -> seed, of the logs of an unfinished run, sorted by seed."""
+    """Return the logs of an unfinished run as a dict, name of log -> seed, sorted by seed."""
     texts = [folder.removeprefix("seed-") for folder in place.folders("seed-")]
     logs = {f"seed-{seed}/{NAME}": seed for seed in sorted(int(text) for text in texts if text.isdecimal())}
     return {name: seed for name, seed in logs.items() if exists(place, name)}
@@ -133,7 +133,7 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return where a run may be: `storage`, the URL `run`, or RUN and RUN.unfinished, here and in strategies/."""
+    """Return possible places of a run: `storage`, the URL `run`, or RUN and RUN.unfinished, here and in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)
@@ -143,7 +143,7 @@ def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
 
 
 def exists(place: Store, name: str) -> bool:
-    """Return True if a file that `Store.append` has written exists."""
+    """Return True if the file `name` exists, as a whole or in the parts that `Store.append` writes."""
     return name in place.names(name.rpartition("/")[0]) or bool(place.names(f"{name}.parts"))
 
 

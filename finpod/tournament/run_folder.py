@@ -1,7 +1,7 @@
 """`RunFolder`: the folder or URL of an unfinished run. One driver at a time begins, resumes, forks and finishes a run.
 
 A driver is a process that trains the agents of a run. The log records all settings, so that a run can be resumed by its
-name alone. Its header has the settings that decide whether agents are comparable, its entry 'run' the others.
+name alone. The header of the log has the settings that make agents comparable; the entry 'run' has the other settings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RunFolder:
 
     @classmethod
     def of(cls, out: Path, storage: str | None = None) -> RunFolder:
-        """Return the place of the run with the output folder `out`: OUT.unfinished, or `storage`."""
+        """Return the `RunFolder` of the run whose output folder is `out`: at `storage`, or else in OUT.unfinished."""
         return cls(storage or unfinished(out))
 
     def begun(self) -> bool:
@@ -87,8 +87,8 @@ class RunFolder:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
         An earlier run is removed unless it is resumed. With `fork`, the run `fork` is copied first. After an error, the
-        run is kept. It is removed only after a FinpodError (not an EngineError) before any progress, unless it was
-        resumed. Raises InputError in the cases of `require`, and if another process drives the run.
+        run is kept. Exception: a FinpodError other than EngineError removes a new or forked run without progress.
+        Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         with lock(self.store):
@@ -137,7 +137,7 @@ class Recorded:
     `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first
     tournament, and `config` the settings of the learner of the first agent. The other fields are read from the log's
     entry 'run'. `out` is the absolute path of the output folder. `storage` is a URL, an absolute path, or None for
-    OUT.unfinished. `seeds` are those of the tournaments. `features` are the names of the requested features (None: the
+    OUT.unfinished. `seeds` has the tournaments' seeds. `features` are the names of the requested features (None: the
     default features, or a task without a market). `functions` names the features that are functions, which a log cannot
     store. `market` has the arguments of `load_market`; empty if it was not called. `metadata` has further values for
     the next driver.
@@ -170,7 +170,7 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
     if header["format"] != FORMAT:
         raise InputError(
             f"{place.where} has the format {header['format']!r}, and this version of finpod continues only {FORMAT!r}; "
-            "use the version that began it, or train again"
+            "use the version of finpod that began the run, or train again"
         )
     plan = Plan.from_dict({**header["plan"], "seed": entry["seeds"][0]})
     config = LEARNERS[header["learner"]].Config(**header["config"])
@@ -204,10 +204,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments `storage` and `out` with which `train` resumes a run where it is now.
+    """Return the arguments `storage` and `out` with which `train` resumes a run in its present folder or at its URL.
 
-    If the storage in the log (`recorded`) is None or another folder (the run was moved), the output is written beside
-    the folder, unless `out` is given. Raises InputError if the folder's name does not end in '.unfinished'.
+    `recorded` is the storage in the log. If it is not the present folder and `out` is None, the output folder is the
+    present folder without '.unfinished'. Raises InputError if that folder's name does not end in '.unfinished'.
     """
     if "://" in run:
         return {"storage": run}
@@ -243,7 +243,7 @@ def open_log(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as they are read from a log."""
+    """Return the values as plain JSON values, in the form in which a log returns them."""
     plain: dict[str, Any] = json.loads(to_json_line(dict(values)))
     return plain
 
@@ -251,14 +251,14 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: bool) -> None:
     """Raise InputError for the first change (setting, old value, new value) that is not allowed.
 
-    Entries in `FREE` may always change, entries in `FIXED` never. Other entries may change only in a fork, which must
-    keep the steps of a round. A change of the data is reported first, then changes of entries in `FIXED`.
+    Entries in `FREE` may always change; entries in `FIXED` must not change. Other entries may change only in a fork. A
+    fork must keep the number of steps of a round. The first change is reported, in the order data, `FIXED`, others.
     """
     refused = [change for change in changed if not _among(change[0], FREE)]
     for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
         change = f"{name} was {old!r:.200} and is {new!r:.200}"
         if name == DATA and any(other.startswith(WINDOWS) for other, _, _ in refused):
-            continue  # because of the other windows, which follow
+            continue  # the windows changed too; report this cause of the changed data instead
         if name == DATA:
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):

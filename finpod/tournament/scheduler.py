@@ -42,9 +42,9 @@ class Scheduler:
     """Runs one tournament, or continues it from its log. It calls `watch` with itself as the argument.
 
     Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where`
-    describes the executor. `steps` counts environment steps of all agents since this scheduler `began`. Times are Unix
-    times. `latest` is the last trial that ended since the previous call, or None. `losses` are those of the last trial
-    that ended. `remark` is a message since the previous call (at first the argument `remark`), or empty.
+    describes the executor. `steps` counts environment steps of all agents since `began`. Times are Unix times. `latest`
+    is the last trial that ended since the previous call, or None. `losses` has the training losses of the last trial
+    that ended. `remark` is the message for this call, or empty. The first message is the argument `remark`.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Scheduler:
                 return
 
     def _draw(self) -> Trial | None:
-        """Draw, log and return the next trial of an asynchronous tournament; None if all are drawn or it stops."""
+        """Draw, log and return the next asynchronous trial. Return None if all are drawn or a stop rule applies."""
         number = len(self.board.trials)
         if number >= self.plan.most_trials or self.stopped(number):
             return None
@@ -202,7 +202,7 @@ class Scheduler:
         if tried > self.plan.retries:
             self._fail(trial, f"its pod was lost {tried} times, the last time: {lost.reason}")
             return False
-        self.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); the agent starts again"
+        self.remark = f"the pod of agent {trial.agent} was lost ({lost.reason}); the lost training is repeated"
         return True
 
     def _fail(self, trial: Trial, reason: str) -> None:
@@ -213,9 +213,9 @@ class Scheduler:
         self.remark = f"agent {trial.agent} has failed: {reason}"
 
     def stopped(self, number: int) -> str | None:
-        """Return the stop rule that prevents the trial of this number from starting; None if there is no such rule.
+        """Return the stop rule, as a text, that keeps trial `number` from starting. None if no rule applies.
 
-        All rules except `seconds` depend only on the trials drawn before that trial, not on the speed of the executor.
+        All rules except `seconds` depend only on trials with lower numbers, not on the speed of the executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:

@@ -48,9 +48,9 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Size and mode of a tournament. In an asynchronous tournament, rounds are levels of experience.
+    """Size and mode of a tournament. In an asynchronous tournament, agents go through the rounds without waiting.
 
-    The steps of an agent include those of its ancestors.
+    The steps of an agent include the steps of its ancestors.
     """
 
     agents: int = 4
@@ -66,9 +66,9 @@ class Plan:
     mode: Literal["rounds", "async"] = "rounds"
     """'rounds' waits for all agents after each round; 'async' never waits."""
     checkpoint_steps: int | None = None
-    """Environment steps between checkpoints inside a round. None: no checkpoints inside a round."""
+    """Environment steps between checkpoints inside a round; by default, there are checkpoints only between rounds."""
     retries: int = 3
-    """Number of times that lost training is repeated from the last checkpoint before the trial fails."""
+    """Number of times that training is repeated from the last checkpoint after a lost pod. Then the trial fails."""
     alike: float = ALIKE
     """Largest correlation of the excess returns (validation returns minus the baseline's) of two selected agents."""
     restart_rate: float = 0.25
@@ -94,7 +94,7 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return an agent's steps after round `level` (from 1): a multiple of `update`, larger in each round."""
+        """Return the total steps at the end of round `level` (from 1): a multiple of `update`, larger in each round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 
@@ -154,6 +154,6 @@ class TournamentSetup:
 
 
 def from_shared(shared: Mapping[str, Any], device: str = "cpu") -> TournamentSetup:
-    """Return the setup from the result of `to_shared`, on a device."""
+    """Return the setup from the result of `to_shared`, with the task on `device`."""
     task = pickle.loads(shared["kind"]).from_shared(shared["task"], torch.device(device))
     return replace(shared["setup"], task=task, device=device)

@@ -51,7 +51,7 @@ class _Derived(TrialLog):
             return self._draw(self.evolver, record)  # adds the recomputed trials
         elif kind == "end":
             stated = record["trials"]
-            self._require(stated == ended, f"states that {stated} trials had ended, but {ended} had")
+            self._require(stated == ended, f"states that {stated} trials had ended, but the number is {ended}")
         else:
             self._require(kind in OF_TRIAL, f"has the kind {kind!r}, which this version of finpod does not know")
             self._check_trial(record)
@@ -65,7 +65,7 @@ class _Derived(TrialLog):
     def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> None:
         board, plan, jobs, seen = self.board, self.plan, record["jobs"], record["seen"]
         begun, ended = len(board.trials), len(board.log)
-        self._require(seen == ended, f"states that {seen} trials had ended, but {ended} had")
+        self._require(seen == ended, f"states that {seen} trials had ended, but the number is {ended}")
         if plan.mode == "async":
             for _ in jobs:
                 board.trials.append(evolver.draw(board, plan.agents, plan.rounds))
@@ -86,7 +86,7 @@ class _Derived(TrialLog):
         self._require(0 <= number < len(self.board.trials), f"is about trial {number}, which was never drawn")
         trial = self.board.trials[number]
         self._require(trial.state == "open", f"is about trial {number}, which had ended before")
-        end, at = self.header["levels"][trial.level - 1], f"has trial {number} at {steps} steps"
+        end, at = self.header["levels"][trial.level - 1], f"reports trial {number} at {steps} steps"
         if kind == "checkpoint":
             self._require(0 < record["steps"] < end, f"{at}, which is not inside its round")
         elif kind == "submit":

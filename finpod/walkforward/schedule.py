@@ -7,7 +7,7 @@ The windows of one segment, oldest session first:
 The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends
 with its window, so no training reward depends on a session of validation. The outcome of a decision lies up to `hold`
 rows ahead (sessions, if bars are daily). The purge keeps the outcomes of training decisions out of validation. The
-embargo keeps those of validation decisions out of the test.
+embargo keeps the outcomes of validation decisions out of the test.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Span(NamedTuple):
 
 
 def as_span(length: str | int, what: str) -> Span:
-    """Return the `Span` of '4y' or '6m' (calendar years or months), 126 or '126' (sessions). Else raises InputError."""
+    """Return the `Span` of '4y' or '6m' (calendar years, months), 126 or '126' (sessions); else raise InputError."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
-        raise InputError(f"{what} is {length!r}; write 4y, 6m or 126 (years, months, sessions), above 0", argument=what)
+        raise InputError(f"{what} is {length!r}; write 4y (years), 6m (months), 126 (sessions), above 0", argument=what)
     return Span(int(parts[1]), parts[2])
 
 
@@ -61,7 +61,7 @@ class Segment:
     """Windows of one agent, each with its first and last session as text. With intraday bars, `test` has times as well.
 
     The returns of a test go from its first close to the first close of the next test. `decides_from` is the last row
-    that the first decision sees: the first row of the test, or with close fills the row before that.
+    that the first decision sees. It is the first row of the test; with close fills, it is the row before the test.
     """
 
     train: tuple[str, str]
@@ -92,10 +92,10 @@ def schedule(
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths; see `as_span`. With `expanding`, every training begins on the same
-    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`; None: as
-    many as `hold` rows span. A test begins with a decision, a multiple of `hold` rows after `start`, so the interval
-    between decisions is constant. If at most `hold` rows are left, they go to the last test. Raises InputError for
-    invalid lengths, a purge shorter than `hold` rows, a window with too few bars, and data that begin too late.
+    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`; None: the
+    sessions that `hold` rows span. Each test begins at a decision. Decisions are `hold` rows apart, counted from
+    `start`. If at most `hold` rows are left, they go to the last test. Raises InputError for invalid lengths, a purge
+    shorter than `hold` rows, a window with too few bars, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in windows.items()}
@@ -127,7 +127,7 @@ def schedule(
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
-    """Return (purge, embargo) in sessions. None: as many as `hold` rows span. Raises InputError for a shorter purge."""
+    """Return (purge, embargo) in sessions. None: as long as `hold` rows. Raises InputError for a shorter purge."""
     least = math.ceil(hold / market.bars_per_session)
     purge, embargo = (least if gap is None else gap for gap in (purge, embargo))
     require_number("purge", purge, 0, whole=True)

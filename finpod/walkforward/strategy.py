@@ -83,7 +83,7 @@ class WalkForward(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One walk-forward for each name of a variant that every agent has."""
+        """One walk-forward for each variant name that all agents have."""
         by_name = [{variant.name: variant for variant in agent.variants} for agent in self.agents]
         return [
             WalkForward(self.segments, [variants[name] for variants in by_name], name=name)
@@ -123,12 +123,12 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 
 
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
-    """Return the result with performance by segment, `agent["segments"]`, and a correlation, `agent["walk_forward"]`.
+    """Return the result with figures of each segment in `agent["segments"]`, and a summary in `agent["walk_forward"]`.
 
     Each segment gets 'out_of_sample_score' (information ratio of the returns over equal weight, less its standard
     error), the total returns 'total_return' (of the strategy), 'benchmark' and 'equal_weight', and 'over_equal_weight'
     (total_return - equal_weight); NaN where undefined. A segment ends at the first close of the next segment's test.
-    'rank_correlation' is Spearman's correlation of the validation scores with the out-of-sample scores.
+    'rank_correlation' in the summary is Spearman's correlation of the validation scores with the out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
     lines = [
@@ -186,7 +186,7 @@ def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
 
 
 def load_walkforward(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> WalkForward:
-    """Return the walk-forward of a folder. `features` are the user's feature functions of the training.
+    """Return the walk-forward saved in a folder. `features` are the user's own feature functions, as in training.
 
     Raises CheckpointError for a folder that is damaged or has another format, and StrategyError for an agent that would
     decide on days it was trained or selected on.

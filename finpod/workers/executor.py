@@ -1,4 +1,4 @@
-"""`Pods`: where agents train. `Executor`: interface to run pieces of work. `InlineExecutor`: runs in this process."""
+"""`Pods`: where agents train. `Executor`: interface to run work. `InlineExecutor`: runs work in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pods:
     timeout: float = 3600.0
     """Seconds after which a pod without a result counts as lost. 30 s are added for the start of its process."""
     address: str | None = None
-    """Address of a Ray cluster, or 'auto' inside one; by default RAY_ADDRESS. Without either, Ray starts here."""
+    """Address of a Ray cluster, or 'auto' inside it; by default RAY_ADDRESS. Without an address, Ray starts here."""
 
     def __post_init__(self) -> None:
         if self.count != "auto":

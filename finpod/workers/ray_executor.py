@@ -25,7 +25,7 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Pieces to queue per slot (room for one pod). Slots then never wait for the driver, and autoscalers see demand."""
+"""Queued pieces per slot. A slot is room for one pod. The queue keeps slots busy, and shows demand to autoscalers."""
 POLL = 1.0
 """Seconds between two queries of the cluster's size."""
 SILENCE = 45.0
@@ -35,10 +35,10 @@ KNOCK = 5.0
 GRACE = 30.0
 """Seconds added to the time limit of a piece, because a new process needs time to start."""
 LOOK = 0.5
-"""Largest number of seconds between checks that Ray's processes run. Ray ends this process 15 s after these end."""
+"""Largest number of seconds between two checks of Ray's processes. If they end, Ray ends this process 15 s later."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # for cancelled pieces
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # cancelled pieces leave errors
 """Environment variables of the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Further environment variables if finpod starts Ray. Ray then accepts connections only from this machine."""
@@ -50,10 +50,10 @@ _CONTEXTS: dict[str, Any] = {}
 class RayExecutor:
     """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
 
-    A Ray that this process has initialised is used first. If `pods.count` is 'auto', the number of running pieces
-    follows the size of the cluster. Large arrays in `context` should be NumPy arrays, which the processes of a node
-    share. In the worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises InputError if
-    Ray is not installed, cannot start or cannot be reached, or if this machine is too small for a pod.
+    If this process has already initialised Ray, that connection is used. If `pods.count` is 'auto', the number of
+    running pieces follows the size of the cluster. The processes of a node share NumPy arrays in `context`, so use
+    them for large data. In a worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises
+    InputError if Ray is not installed, cannot start or be reached, or if this machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
@@ -85,7 +85,7 @@ class RayExecutor:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect to a cluster, or start Ray here with the cores that this process may use; by default, Ray uses all.
+        """Connect to a cluster, or start Ray here with the cores that this process may use. Ray's default is all cores.
 
         The address 'local' keeps Ray from joining another cluster on this machine.
         """
@@ -134,7 +134,7 @@ class RayExecutor:
         if time.monotonic() - self._looked < POLL:
             return self._nodes
         answers: list[Any] = []
-        query = self._ray.nodes  # not self.: a hanging thread would keep the context of self in memory
+        query = self._ray.nodes  # a hanging thread that refers to self would keep its context in memory
 
         def ask() -> None:
             try:
@@ -217,7 +217,7 @@ class RayExecutor:
         self._mark()
         now, lost = time.monotonic(), list[Completed | Failed]()
         for reference in [one for one, since in self._since.items() if now - since > self._pods.timeout + GRACE]:
-            self._ray.cancel(reference, force=True)  # Ray kills even a stopped process, after some seconds
+            self._ray.cancel(reference, force=True)  # after some seconds, Ray kills even a suspended process
             lost.append(Failed(self._running.pop(reference), f"no result after {self._pods.timeout:g} s", fatal=False))
             del self._since[reference]
         return lost
@@ -268,7 +268,7 @@ def _knock(address: str) -> None:
 
 
 def _environment() -> dict[str, Any]:
-    """Return the runtime_env of workers: they find this package even if not installed, and OMP_NUM_THREADS is 1."""
+    """Return Ray's runtime_env: workers can import finpod even if it is not installed, and OMP_NUM_THREADS is 1."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}

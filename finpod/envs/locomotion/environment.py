@@ -15,13 +15,13 @@ from finpod.errors import CheckpointError, FinpodError, InputError, require_numb
 from finpod.seeds import require_seed, torch_seed
 
 HUGE = 1e18
-"""Actions of this size or more are refused like NaN, because costs with their square could overflow float32."""
+"""Actions of this size or more are treated like NaN, because their squares in the cost could overflow float32."""
 MAX_FAILURES = 100
 """Default of `max_failures`, the number of failures (NaN, overflow) of worlds that a `LocomotionEnv` tolerates."""
 
 
 class LocomotionEnv:
-    """W worlds of one task. A world whose simulation fails (NaN, overflow) terminates with reward 0, and is reset.
+    """W simulations ("worlds") of one task. If a world fails (NaN, overflow), its episode ends with reward 0.
 
     `check` raises an error after more than `max_failures` such failures. Actions are multiplied by `action_scale`. An
     action that is not finite, or whose size is `HUGE` or more, is replaced by 0, and the next `check` raises an error.
@@ -144,7 +144,7 @@ def make_locomotion(
 ) -> LocomotionEnv:  # fmt: skip
     """Return the environments of a task: on MuJoCo's thread pool if `device` is the CPU, else with MuJoCo Warp.
 
-    Raises InputError for an unknown task or variant, an invalid number, and an engine that is not installed.
+    Raises InputError for an unknown task or variant, for an invalid number, and if the engine is not installed.
     """
     spec = spec_of(name, variant)
     require_number("num_envs", num_envs, 1, whole=True)

@@ -31,7 +31,7 @@ def load_model(spec: Spec) -> Any:
     except ImportError as error:
         text = f"{spec.gym_id} needs MuJoCo, which is not installed; pip install 'finpod[locomotion]'"
         raise InputError(text, argument="task") from error
-    except Exception as error:  # such as a graphics library that MUJOCO_GL names and that is missing
+    except Exception as error:  # for example, the graphics library named by MUJOCO_GL is missing
         backend = os.environ.get("MUJOCO_GL", "")
         text = f"cannot import MuJoCo with MUJOCO_GL='{backend}' ({first_line(error)}); unset it or reinstall MuJoCo"
         raise InputError(text, argument="task") from error
@@ -51,7 +51,7 @@ def load_model(spec: Spec) -> Any:
 
 
 def describe(spec: Spec, model: Any = None) -> dict[str, str]:
-    """Return a dict: 'engine' with its version, and 'integrator' and 'solver' of the model."""
+    """Return the names of the 'engine' (with its version), the 'integrator' and the 'solver' of a model as a dict."""
     option = (model or load_model(spec)).opt
     import mujoco
 
@@ -68,7 +68,7 @@ def threads_of(requested: int | None) -> int:
 
 
 class Physics:
-    """W simulations of one model, on either engine."""
+    """Interface of both physics engines: W simulations ("worlds") of one model."""
 
     state: dict[str, Tensor]
     """MuJoCo's name of a field -> its tensor, which changes with the simulation. Set 'ctrl' before a step."""

@@ -33,7 +33,7 @@ SECONDS = 10.0
 """Default limit on the simulated time that a clip shows."""
 COLOURS = 128
 """Number of colours of a GIF. All frames use the same colours."""
-INSTALL = "install libegl1 and libgl1-mesa-dri, or libosmesa6 (their names in Debian and Ubuntu)"
+INSTALL = "install the packages libegl1 and libgl1-mesa-dri, or libosmesa6 (names in Debian and Ubuntu)"
 
 
 class Episode(NamedTuple):
@@ -44,7 +44,7 @@ class Episode(NamedTuple):
     total: float
     """Return of the episode: sum of its rewards."""
     fell: bool
-    """True if the episode ended in a fall or a failed simulation, not only by the time limit."""
+    """True if the episode ended in a fall or a failed simulation, False if only the time limit ended it."""
     step: float
     """Simulated seconds per step."""
 
@@ -86,9 +86,9 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 
 
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
-    """Return frames of the first `seconds` of an episode, drawn without a screen; the camera follows the body.
+    """Return frames of the first `seconds` of an episode, drawn without a screen. The camera follows the body.
 
-    On Linux, tries EGL, then OSMesa; or only the backend in the variable MUJOCO_GL. Raises InputError if none works.
+    On Linux, tries EGL, then OSMesa. If MUJOCO_GL is set, tries only its backend. Raises InputError if none works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]

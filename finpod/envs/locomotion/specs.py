@@ -1,7 +1,7 @@
-"""The six tasks as Gymnasium v5 defines them: pure functions of the physics state, and their constants.
+"""The six tasks, defined as in Gymnasium's v5 environments: pure functions of the physics state, and constants.
 
-A state holds tensors [W, ...] of W worlds by MuJoCo's names: qpos, qvel, ctrl and the fields in `Spec.reads`. Only
-body_mass [bodies] has no dimension W. As in Gymnasium, derived fields such as xpos are one substep older than qpos.
+A state maps MuJoCo's field names (qpos, qvel, ctrl and `Spec.reads`) to tensors [W, ...] of W worlds. Only body_mass
+[bodies] has no dimension W. As in Gymnasium, derived fields such as xpos are one substep older than qpos.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function of the state that adds clipped forces on all bodies but the world to `observe(state)`."""
+    """Return a function state -> `observe(state)`, then forces on all bodies but the world, clipped at +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -119,7 +119,7 @@ class Spec:
     num_actions: int
     """Number A of motors."""
     action_limit: float = 1.0
-    """Bound of the action space. Larger controls have no larger effect, but a larger cost."""
+    """Bound of the action space. MuJoCo clips larger actions, but their cost is computed before the clipping."""
     reads: tuple[str, ...] = ()
     """Derived fields and model constants that the functions of this task read."""
     observe: Callable[[State], Tensor]
@@ -141,7 +141,7 @@ class Spec:
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
     ppo: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of PPO that differ from the common ones of the locomotion tasks."""
+    """Settings of PPO for this task, where they differ from those of the other locomotion tasks."""
     contacts: tuple[int, int]
     """Largest numbers of contacts and constraints of a world under random actions."""
 
@@ -199,7 +199,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ant": {"num_inputs": 105, "observe": with_forces(joints(2), 1), "contact_cost": ant_contact},
     "humanoid": {"num_inputs": 348, "observe": with_forces(humanoid, torch.inf), "contact_cost": humanoid_contact},
 }
-"""Task -> its fields that the full variant replaces, besides those in `spec_of`."""
+"""Task -> fields of its `Spec` in the full variant. `spec_of` also replaces `gym_options` and `reads`."""
 EULER = ("halfcheetah",)
 """Tasks without a fast variant, because their model uses the Euler integrator, not RK4."""
 

@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""All worlds share contact memory. It fits the contacts of at least this many, as a few may need the most at once."""
+"""Smallest number of worlds to allocate contact memory for. All worlds share it, and a few may peak at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
@@ -54,7 +54,7 @@ def load_for_warp(spec: Spec) -> Any:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Return a dict: 'engine' with its version and precision, 'integrator' and 'solver'."""
+    """Return the names of the 'engine' (with version and precision), 'integrator' and 'solver' as a dict."""
     model, (_, mujoco_warp) = load_for_warp(spec), packages(spec)
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
