@@ -1,4 +1,4 @@
-"""`python -m finpod`."""
+"""Entry point of `python -m finpod`."""
 
 from finpod.cli import main
 

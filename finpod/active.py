@@ -53,7 +53,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio is 0 if all are equal."""
+    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio is 0 for equal returns."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -67,7 +67,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return the mean rank correlation of assets that either portfolio targets, with a price at this and the next fill."""
+    """Return 'rank_correlation' over the assets that either path targets, with prices at a fill and the next."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -83,7 +83,7 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
     """Return (correlations [R], counts [R]): Spearman's correlation of each row of `one` with the same row of `other`.
 
-    Both have shape [R, N]. Only pairs of finite values are used and counted. NaN for under two pairs or a constant row.
+    Both are [R, N]. Only pairs of finite values count. A correlation is NaN for fewer than two pairs or a constant row.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]

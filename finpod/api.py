@@ -1,4 +1,4 @@
-"""The public `backtest`, `audit` and `train`. They also accept names and files of strategies and tasks."""
+"""The public `backtest`, `audit` and `train`: they accept names and files in place of strategy and task objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Ensemble`: a Strategy that averages the weights of the best agents of a training. It is saved as a folder."""
+"""`Ensemble`: a Strategy that averages the weights of the best agents of a training run. It is saved as a folder."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Ensemble(Strategy):
     """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
     A member decides with the mean action of its policy. Members were trained on one task, and can trade any market that
-    has their features. `scores` [members] are their validation scores, `runs` [members] the seeds of their tournaments.
-    `log` has a row for each trial (one agent after one round of training), with its validation returns. `baseline` [n]
-    has the validation returns of an account that holds the anchor, the portfolio to beat.
+    has their features. `scores` [members] has their validation scores, and `runs` [members] has the seeds of their
+    tournaments. `log` has a row for each trial (one agent after one round of training) with its validation returns.
+    `baseline` [n] has the validation returns of an account that holds the anchor, the portfolio to beat.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One ensemble for each tournament; if there was one tournament, each member. Empty for a single member."""
+        """One ensemble for each tournament or, if there was only one, for each member. Empty if there is one member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -90,7 +90,7 @@ class Ensemble(Strategy):
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each member as a strategy, the best on validation first. Empty for one member or unknown scores."""
+        """Each member as a strategy, the best on validation first. Empty if there is one member or no scores."""
         if len(self.members) < 2 or not self.scores:
             return ()
         order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
@@ -122,7 +122,7 @@ class Ensemble(Strategy):
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} was trained on {lacking}, but the market lacks columns; load open, high, low and volume"
+                f"{self.name} needs {lacking}, but the market lacks columns for them; load open, high, low and volume"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""`make_env`: create the environments of a task, given its name, as a gymnasium vector environment."""
+"""`make_env`: create environments of the task with a given name, as a gymnasium vector environment."""
 
 from __future__ import annotations
 

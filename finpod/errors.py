@@ -16,8 +16,8 @@ def first_line(error: BaseException) -> str:
 class FinpodError(Exception):
     """Base class of the exceptions of finpod. The text is one line that names the bad value and says how to correct it.
 
-    The command line then ends with code 2. `argument` is the name of the bad argument or setting, or None. Texts use
-    Python names such as `fee_bps` or `overwrite=True`; the command line replaces these names by its options.
+    After such an error, a command exits with code 2. `argument` is the name of the bad argument or setting, or None.
+    Texts use Python names such as `fee_bps` or `overwrite=True`. The command line shows its options instead.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Strategies by name, file or folder (`load_strategy`), and tasks and feature functions from Python files."""
+"""Loads strategies by name, file or folder (`load_strategy`), and tasks and feature functions from Python files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     if isinstance(spec, Strategy):
         return spec
     if not isinstance(spec, (str, PathLike)):
-        raise InputError(f"{spec!r:.60} is not a strategy; give an instance, {_KINDS}", argument="strategy")
+        raise InputError(f"{spec!r:.60} is not a strategy; give an instance of Strategy, {_KINDS}", argument="strategy")
     text = str(spec)
     if text in RULES:
         return RULES[text]()
@@ -111,7 +111,7 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
     ]
     if not features:
         raise StrategyError(
-            f"{path} defines no feature function; add one that takes a market, with a public name that is not built in"
+            f"{path} defines no feature function; add a public function of a market, not named like a built-in feature"
         )
     return features
 
@@ -150,7 +150,7 @@ def _file_and_class(text: str) -> tuple[Path, str]:
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of the class `wanted`, or for '' of the only subclass of `base` with all members `needed`."""
+    """Return an instance of class `wanted`; if that is '', of the only subclass of `base` with all members `needed`."""
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

@@ -37,7 +37,7 @@ class LocomotionTask(Task):
     variant: str = "standard"
     """'standard', 'full' (contact forces) or 'fast' (cheaper integrator). Scores of variants are not comparable."""
     threads: int | None = None
-    """Number of threads of the physics. None: OMP_NUM_THREADS if set, else all usable cores. Results do not change."""
+    """Number of physics threads; it does not affect results. None: OMP_NUM_THREADS if set, else all usable cores."""
     device: str = "cpu"
     """Device of the physics: 'cpu' for MuJoCo or 'cuda' for MuJoCo Warp. `train` sets it."""
     measure: str = field(init=False, default="mean_return")

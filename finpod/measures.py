@@ -11,7 +11,7 @@
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
 Returns, volatility and drawdowns are fractions, not percentages. Ratios are NaN if the divisor is below 1e-12 a period.
-A curve is set to zero from its first value at or below zero on, and all later returns are zero. Leading NaN are
+If a curve reaches zero or less, it is set to zero from there on, and all later returns are zero. Leading NaN are
 skipped, because the curve has not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy
 arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are arrays [E].
 """
@@ -73,8 +73,8 @@ def metrics(
 
     `risk_free` is a yearly rate. By default, `periods_per_year` is measured from the dates of a Series or frame;
     without dates it is 252. Issues a PeriodsWarning if the dates contradict the given number, are too few, or give an
-    unusual one. Raises InputError unless exactly one of `equity` and `returns` is given; for no returns, gaps and
-    infinities; for a curve that does not start above zero; and for dates that do not increase.
+    unusual number. Raises InputError unless exactly one of `equity` and `returns` is given. Raises InputError also for
+    values with gaps or infinities, too few values, a curve that does not start above zero, and dates out of order.
     """
     if (equity is None) == (returns is None):
         raise InputError("metrics() takes either an equity curve or returns=...; pass exactly one of them")
@@ -135,7 +135,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    A return next to a missing value is NaN. A Series or frame gives the same type; each return has the later date.
+    A return next to a missing value is NaN. A Series or frame gives the same type, with each return dated at its end.
     """
     steps = _steps(_ruined(_array(equity)))
     named = equity.iloc[1:].astype(float) if hasattr(equity, "iloc") else steps
@@ -194,8 +194,8 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A return starts from the last value before its period; the first return, from the first value. Missing values are
-    skipped; the return after a whole period without a value is NaN.
+    A return is relative to the last value before its period. The first return is relative to the first value. Missing
+    values are skipped; the return after a whole period without a value is NaN.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]
@@ -221,7 +221,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Check a curve. Return it, set to zero from its first value at or below zero on. Leading NaN are kept."""
+    """Return the curve after checks, set to zero from its first value at or below zero. Leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -230,7 +230,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1 and is 1 over leading NaN. Returns are 0 once the curve is 0."""
+    """Return (curve, returns). The curve starts at 1 and stays at 1 during leading NaN. Once it is 0, returns are 0."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -252,7 +252,7 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
 
 
 def _first(values: Array) -> Array:
-    """Return the first value of each curve that is not NaN; shape [] or [E]."""
+    """Return, for each curve, its first value that is not NaN; shape [] or [E]."""
     row = (~np.isnan(values)).argmax(axis=0)
     return np.take_along_axis(values, np.expand_dims(row, 0), axis=0)[0]
 

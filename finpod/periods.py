@@ -1,11 +1,11 @@
-"""Number of bars per year: its measurement from dates, its comparison with the user's number, and its text in reports.
+"""Measures the number of bars per year from dates, compares it with the user's number, and writes it as text.
 
     sessions per year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by the nearest
                       usual number if that is within 6 %, else rounded
     bars per session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars per year       sessions per year times bars per session
 
-With few dates, the number follows from regular gaps (weekly to yearly), or else is 252; see data/README.md.
+If there are few dates, regular gaps (weekly to yearly) give the number; otherwise it is 252. See data/README.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from finpod.errors import InputError
 Array = NDArray[Any]
 
 USUAL = np.array([365, 252, 126, 52, 26, 12, 4, 1])
-"""Usual numbers of sessions per year: 365 in 24/7 markets, 252 on exchanges, 126 if every second is missing, and so on."""
+"""Usual numbers of sessions per year: 365 in 24/7 markets, 252 on exchanges, 126 for every second session, ..."""
 DEFAULT = 252
 """Periods per year of values without dates, or with too few dates."""
 TOLERANCE = 0.06
@@ -34,10 +34,10 @@ FEWEST_DATES, FEWEST_DAYS = 20, 28
 YEAR, SLACK = 366, 4
 """Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""Regular bars: (shortest gap, longest gap, bars per year), in days. Last sessions of months are up to 33 days apart."""
+"""(Shortest gap in days, longest gap in days, bars per year). Last sessions of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
-"""Integer labels from this one on may be dates (YYYYMMDD or seconds) and are refused as ambiguous."""
+"""Integer labels of at least this value may be dates (YYYYMMDD or seconds). They are refused as ambiguous."""
 LONG_GAP = 10
 """A gap longer than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1
@@ -129,7 +129,7 @@ def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
     """Return text: '252 sessions per year', '52 bars per year' (longer bars) or '98,280 bars per year (252 sessions)'."""
-    number = f"{periods_per_year:,.10g}"
+    number = f"{round(periods_per_year, 2):,.10g}"
     if periods_per_year > sessions_per_year:
         return f"{number} bars per year ({sessions_per_year:,.6g} sessions)"
     if periods_per_year > 1.5 * USUAL[2]:
@@ -180,7 +180,7 @@ def dates_of(values: Any, what: str) -> Array | None:
         pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
         pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
         one, other = (str(label).removesuffix(" 00:00:00") for label in pair)
-        raise InputError(f"{what} is not in order: {one} is followed by {other}; sort it, and keep one value a date")
+        raise InputError(f"{what} is not in order: {one} is followed by {other}; sort it, and keep one value per date")
     return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
 
 

@@ -50,7 +50,7 @@ class ByValue(cloudpickle.Pickler):
 def dumps_by_value(value: Any) -> bytes:
     """Return a pickle that includes the code of the user's modules, such as a script or a notebook.
 
-    Code of finpod, the standard library and installed packages is stored by name, and must be installed for reading.
+    Code of finpod, the standard library and installed packages is stored by name. The reader must have it installed.
     """
     ByValue(buffer := io.BytesIO()).dump(value)
     return buffer.getvalue()

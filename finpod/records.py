@@ -57,8 +57,8 @@ class Finding:
 
     `kind` is "cut" or "noise" (a result changed after later rows were removed or replaced by noise), "held" (the
     strategy contains later rows), "model" (it contains a model and does not state trained_until), "file", "network",
-    "process" or "clock" (a decision reads from it), "fill" (the decision knew the price of its fill), "backfilled"
-    (prices do not move before the first real bar) or "extra" (a column predicts the next return).
+    "process" or "clock" (the strategy or a feature uses one), "fill" (the decision knew the price of its fill),
+    "backfilled" (prices do not move before the first real bar) or "extra" (a column predicts the next return).
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Finding:
     where: str  # audited part: "decisions", "features", "fills", "data", or the name of a feature
     day: str = ""  # first session with the finding, YYYY-MM-DD
     subject: str = ""  # a ticker, a column, an attribute of the strategy, or function, file and line
-    size: float | None = None  # size of a change (infinite if a value appeared or vanished), or a price
+    size: float | None = None  # size of a change (infinite if a value appeared or vanished), a price or a correlation
     note: str = ""  # description of the later rows, or of what was read
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further values, as JSON types. They depend on `kind`: "cut", for example, has "days" and "checked"."""

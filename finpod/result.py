@@ -57,7 +57,7 @@ class BacktestResult:
     anchor: str = "equal-weight"
     """Name of the anchor, see `finpod.trading.anchors`."""
     anchor_every: int = 1
-    """`every` of the strategy. The anchor is rebalanced every session, or every k bars if this number is k > 1."""
+    """`every` of the strategy. The anchor is rebalanced every session if this is 1, else every `anchor_every` bars."""
     whole_shares: bool = False
     """True if only whole shares were bought and sold, counted before adjustment for splits."""
     risk_free: float = 0.0
@@ -65,7 +65,7 @@ class BacktestResult:
     periods_per_year: float = 252
     """Bars per year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
-    """Sessions per year. It annualises the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
+    """Sessions per year, to annualise the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
     """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1
@@ -73,13 +73,13 @@ class BacktestResult:
     opened: int = 1
     """Number of results of this window that the user has seen, including this one."""
     windows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """'train' and 'validation' (numbered after retraining) -> first and last day of the window."""
+    """'train' and 'validation' ('train 1', ... in a walk-forward) -> first and last day of the window."""
     agent: Mapping[str, Any] = field(default_factory=dict)
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
     in_sample: bool = False
     """True if the window starts on or before `trained_until`."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Name -> equity [n + 1] of the variants: strategies of the same training, see `variant_kind`."""
+    """Name -> equity [n + 1] of the variants: strategies from the same training run, see `variant_kind`."""
     variant_kind: str = ""
     """Kind of the variants: "seed" (each has all agents of a seed), "member" (each has one agent), "" (untrained)."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class BacktestResult:
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of
-    their Sharpe ratios on validation; 'ranked_sd', the standard deviation of the Sharpe ratios of their returns minus
-    those of the anchor; 'overfitting', the probability that choosing the best of these ratios is overfitted."""
+    their Sharpe ratios on validation; 'ranked_sd', the same for their returns in excess of the anchor; 'overfitting',
+    the probability that the choice of the candidate with the highest ratio in excess of the anchor is overfitted."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
@@ -143,7 +143,7 @@ class BacktestResult:
         return self._relative(self.equity, self.anchor_equity)
 
     def metrics_of(self, equity: pd.Series) -> Metrics:
-        """Return the metrics of a curve [n + 1] on the same days, at the same risk-free rate. NaN are skipped."""
+        """Return the metrics of a curve [n + 1] on the days of this result, at its risk-free rate. NaN are skipped."""
         bars, periods = equity.dropna().to_numpy(), returns_per_year(equity.notna(), self.periods_per_year)
         return metrics(bars, risk_free=self.risk_free, periods_per_year=periods) if len(bars) > 1 else UNDEFINED
 
@@ -160,7 +160,7 @@ class BacktestResult:
     def candidates(self) -> int:
         """Number of results of this window from which this result may have been selected.
 
-        This is `opened`, times `trials` if the trials were compared on this window (in sample, or without training).
+        It is `opened`, or `opened` * `trials` if the trials were compared on this window (in sample, or no training).
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -182,7 +182,7 @@ class BacktestResult:
     def by_session(self) -> BacktestResult:
         """Return the result with only the last point of each session. A daily result is returned unchanged.
 
-        The first point is also kept, dated one weekday earlier if its session has more points. Turnover is summed.
+        The first point is kept too. If its session has more points, it is dated a weekday earlier. Turnover is summed.
         """
         if not self.is_intraday:
             return self

@@ -53,9 +53,9 @@ class BenchmarkHold(BuyAndHold):
 class Momentum(Strategy):
     """Holds the k members with the highest past return in equal weights. Chooses them every 21 bars.
 
-    The past return is measured over the last `lookback` rows, without the `skip` latest ones. A missing bar is replaced
-    by the bar before it. With `k` None, a tenth of the members that have a past return is selected, at least one; if
-    fewer than two have one, all members with a bar get equal weights. A `skip` needs daily bars.
+    The past return is measured over the last `lookback` rows, without the `skip` latest rows. A missing bar is replaced
+    by the bar before it. If `k` is None, a tenth of the members with a past return is selected, but at least one;
+    if fewer than two members have a past return, all members with a bar get equal weights. `skip` > 0 needs daily bars.
     """
 
     name = "momentum"
@@ -187,7 +187,7 @@ class SignalOracle(Strategy):
     """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
     The rule tilts equal weight by the `forecast`. To save costs, it moves only part of the way to the tilted weights:
-    the target is `keep` times the present weights plus 1 - `keep` times the tilted weights.
+    the target is `keep` * present weights + (1 - `keep`) * tilted weights.
     """
 
     name = "oracle"
@@ -212,14 +212,14 @@ class SignalOracle(Strategy):
 def forecast(closes: Array, lookback: int) -> Array:
     """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
-    In session h of the next five (h = 0 to 4), the signal is the return of the past `lookback` sessions. At the
-    decision, lookback - h of these sessions are known. The score is the mean over h of their returns, z-scored.
+    The signal of session h (0 to 4) is the return over the `lookback` sessions before it. At the decision, lookback - h
+    of these sessions are known. The score is the return over the known sessions, averaged over h and z-scored.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score). By default, agents cannot tilt more strongly.
+    """Return weights [..., N] proportional to exp(tanh score). By default, agents cannot tilt more strongly than this.
 
     Weaker tilts have higher information ratios after costs. They trade less, but do not predict better.
     """

@@ -1,7 +1,7 @@
 """Statistical significance: bootstrap intervals, the expected best of N trials, deflated Sharpe ratios, overfitting.
 
 The intervals come from a stationary block bootstrap (Politis and Romano 1994). It draws days with replacement in blocks
-of random length, which keeps the dependence of neighbouring days. A difference draws the same days from both.
+of random length, which keeps the dependence of neighbouring days. For a difference, both series use the same days.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def intervals(
 ) -> dict[str, dict[str, Interval]]:
     """Return a dict of percentile intervals: name -> 'sharpe', 'cagr' or 'max_drawdown' -> Interval.
 
-    The intervals under 'strategy' are for the metrics of `returns` [n], those under a name in `others` for differences:
-    each metric of `returns` minus the same metric of the series [n] with this name. All series cover the same days;
-    `risk_free` is a yearly rate. Each name has a mean block length of its own: the `block_length` of the returns, or of
-    the returns minus the series. So a further series changes no other interval. Resamples with an undefined metric are
-    skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie outside its interval,
-    because resamples have other peaks.
+    The intervals under 'strategy' are for the metrics of `returns` [n]. The intervals under a name in `others` are for
+    differences: a metric of `returns` minus the same metric of the series [n] with this name. All series cover the same
+    days; `risk_free` is a yearly rate. Each name has its own mean block length: the `block_length` of the returns, or
+    of the returns minus the series. Therefore, an added series does not change the other intervals. Resamples with an
+    undefined metric are skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie
+    outside its interval, because resamples have other peaks.
 
     Raises InputError for unequal lengths, fewer than two days, NaN, infinities, and settings out of range.
     """
@@ -72,7 +72,7 @@ def intervals(
         series = np.stack([table[name] for name in names])
         chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length))
         parts = [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks]
-        drawn = np.concatenate(parts, axis=-1)  # [3, 1 + others, 1 + resamples]; the first column has the days in order
+        drawn = np.concatenate(parts, axis=-1)  # [3, 1 + others, 1 + resamples]; [..., 0] is for the days as given
         figures |= {STRATEGY: drawn[:, 0]} if lengths[STRATEGY] == length else {}
         figures |= {name: drawn[:, 0] - drawn[:, place] for place, name in enumerate(names) if place}
     return {
@@ -86,8 +86,8 @@ def block_length(values: Array) -> float:
 
     The length is (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the
     autocovariances and h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a
-    row lie within 2 sqrt(log10(n) / n). It is at most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by Patton,
-    Politis and White 2009). The lower bound is for dependence that autocorrelations miss, as in volatility.
+    row lie within 2 sqrt(log10(n) / n). The length is at most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by
+    Patton, Politis and White 2009). The lower bound is there because autocorrelations miss dependence in volatility.
     """
     days = len(values)
     floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
@@ -113,7 +113,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, at least two"
+            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, two days or more"
         )
     if not np.isfinite(steps).all():
         raise InputError("a series contains NaN or infinity; drop the days without a finite value")
@@ -155,7 +155,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval for `values` [1 + resamples], of which the first is the estimate itself."""
+    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -164,10 +164,10 @@ def _interval(values: Array, level: float) -> Interval:
 
 
 def expected_best(trials: int, sd: float) -> float:
-    """Return the expected largest of `trials` random scores (without skill) with mean 0 and standard deviation `sd`.
+    """Return the expected maximum of `trials` random scores without skill, with mean 0 and standard deviation `sd`.
 
-    sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z (Bailey
-    and Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative deviation.
+    It is sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z
+    (Bailey and Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative `sd`.
     """
     if trials < 1 or not sd >= 0:
         raise InputError(f"trials is {trials} and sd is {sd}; trials must be at least 1 and sd at least 0")
@@ -180,8 +180,8 @@ def expected_best(trials: int, sd: float) -> float:
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:
     """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
-    Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with s the Sharpe ratio and s* the benchmark per
-    period, g3 the skewness, g4 the kurtosis (Bailey and Lopez de Prado 2012). NaN for constant returns or fewer than 3.
+    It is Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with Sharpe ratio s and benchmark s* per
+    period, skewness g3, kurtosis g4 (Bailey and Lopez de Prado 2012). NaN for constant returns or fewer than 3 returns.
     """
     sharpe, spread = _sharpe_and_spread(returns)
     above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread
@@ -193,8 +193,8 @@ def minimum_length(
 ) -> float:
     """Return the minimum track record length: the number of returns that raises `probabilistic_sharpe` to `level`.
 
-    1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 for returns like `returns` [n] (Bailey and Lopez de Prado
-    2012). Infinite if the Sharpe ratio is not above `benchmark`; NaN for constant returns and for fewer than three.
+    It is 1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2, with the symbols of `probabilistic_sharpe` (Bailey
+    and Lopez de Prado 2012). Infinite if s is not above s*; NaN for constant returns or fewer than three returns.
     """
     if not 0.5 <= level < 1:
         raise InputError(f"level is {level}; it must be at least 0.5 and below 1, such as 0.95", argument="level")
@@ -208,8 +208,8 @@ def minimum_length(
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
-    sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods per year, and s, g3 and g4 as in `probabilistic_sharpe`
-    (Lo 2002, Mertens 2002); sqrt(P / (n - 1)) for two returns or constant ones. NaN for fewer than two returns.
+    It is sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods per year; other symbols as in
+    `probabilistic_sharpe` (Lo 2002, Mertens 2002). For 2 returns or equal returns: sqrt(P / (n - 1)). NaN for n < 2.
     """
     if len(returns) < 2:
         return math.nan
@@ -231,18 +231,18 @@ def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
 def overfitting(returns: Array, *, splits: int = 16) -> float:
     """Return the probability of backtest overfitting (PBO) of `returns` [T, M].
 
-    PBO is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample, by
-    combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows are cut in order
-    into `splits` blocks whose lengths differ by at most one. Every choice of half of the blocks is in sample once, with
-    the rest out of sample. A rank exactly at the median counts half. A constant column has no Sharpe ratio and ranks
-    last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN for fewer than two columns
-    and for fewer than two rows per block. Raises InputError for another shape, NaN, infinities, and a number of splits
-    that is odd or not within 2..20. The memory is about 50 bytes per combination and column.
+    PBO is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample. It
+    is computed by combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows
+    are cut in order into `splits` blocks whose lengths differ by at most one. Each choice of half of the blocks is in
+    sample once, while the other half is out of sample. A rank exactly at the median counts half. A constant column has
+    no Sharpe ratio and ranks last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN
+    for fewer than two columns or two rows per block. Raises InputError for another shape, NaN, infinities, and `splits`
+    odd or not within 2..20. The computation takes about 50 bytes of memory per combination and column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise InputError(
-            f"returns have shape {table.shape}; pass [T, M] finite numbers, one column per trial", argument="returns"
+            f"returns have shape {table.shape}; pass finite numbers [T, M], one column per trial", argument="returns"
         )
     if splits % 2 or not 2 <= splits <= MOST_SPLITS:
         raise InputError(f"splits is {splits}; pass an even number from 2 to {MOST_SPLITS}", argument="splits")

@@ -73,7 +73,7 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Return FOLDER/NAME of each file directly in a folder, sorted, without hidden files; [] without the folder."""
+        """Return FOLDER/NAME of each visible file directly in a folder, sorted; [] if the folder does not exist."""
         names = [entry.base_name for entry in self._listed(folder) if entry.is_file]
         return [f"{folder}/{name}" if folder else name for name in sorted(names) if not name.startswith(".")]
 
@@ -122,7 +122,7 @@ class Store:
 
 
 def _append(path: Path, content: bytes) -> None:
-    """Append with one write and sync it to disk. An incomplete write on a full disk is undone."""
+    """Append `content` with one write, and sync the file to disk. An incomplete write on a full disk is undone."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:

@@ -34,7 +34,7 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Return (names [F], values [T, N, F] float32) of features, NaN where undefined. None: the default ones."""
+        """Return (names [F], values [T, N, F] float32) of features, NaN if undefined. None: default features."""
         key = tuple(names) if isinstance(names, (list, tuple)) else names
         if key not in self._tables:
             from finpod.features.panel import compute, name_of, resolve
@@ -54,8 +54,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN
-    without a bar and before the data begin. Arrays are read-only. Decisions are filled at the next row's open or close.
+    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN if
+    there is no bar, or no data yet. Arrays are read-only. Decisions are filled at the next row's open or close.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class MarketView:
         return resolve(self._market, names)[1]
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """Return the unscaled features [N, F] float32 of the decision row; NaN if undefined. None: the default ones."""
+        """Return the unscaled features [N, F] float32 of the decision row; NaN if undefined. None: default features."""
         return self._table.get(names)[1][self._row]
 
     def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
@@ -210,23 +210,23 @@ class Strategy:
     max_turnover: float | None = None
     """Default caps on the weight of an asset and on the turnover of a decision. None: no cap. See `finpod.backtest`."""
     anchor: str = "equal-weight"
-    """Portfolio to beat (`finpod.trading.anchors`), rebalanced every session, or every k bars if `every` is k > 1."""
+    """Portfolio to beat (`finpod.trading.anchors`), rebalanced every session or, if `every` > 1, every `every` bars."""
     trades_benchmark: bool = False
     """True if the strategy trades a market that consists of the benchmark only."""
 
     windows: Mapping[str, tuple[str, str]] = MappingProxyType({})
-    """'train' and 'validation' (numbered after retraining) -> first and last day. Reports mark these windows."""
+    """'train' and 'validation' ('train 1', ... in a walk-forward) -> first and last day. Reports mark these windows."""
     provenance: Mapping[str, Any] = MappingProxyType({})
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """A table [n, candidates] for each selection of agents. It holds the validation returns of all candidates."""
+    """For each selection of agents, a table [n, candidates] of the validation returns of all candidates."""
     tried_over: Sequence[Array] = ()
-    """The returns [n] of the portfolio to beat, for each table of `tried`; empty if agents are ranked without it."""
+    """For each table of `tried`, the returns [n] of the portfolio to beat; empty if agents are ranked without it."""
     variants: Sequence[Strategy] = ()
-    """Strategies of one training, for each seed or agent. A backtest also runs them, to show the effect of luck."""
+    """One strategy for each seed or agent of the training. A backtest also runs these, to show the effect of luck."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" (each has all agents of a seed) or "member" (each has one agent; if one seed)."""
+    """Kind of the variants: "seed" (each has all agents of a seed) or, if there was one seed, "member" (one agent)."""
     alone: Sequence[Strategy] = ()
     """Single agents of the strategy, the best on validation first. A backtest also runs them."""
 

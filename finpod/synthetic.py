@@ -4,8 +4,8 @@ The model of the return of asset i in session t is r[t, i] = mu[i] + beta[i] * f
 mean zero and a standard deviation of 1 % per day. Betas are around 1. The idiosyncratic return is e[t, i] = 1.5 % * (s *
 z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past `lookback` sessions, z-scored across the
 assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0 is momentum, s < 0 reversal. The
-drift mu[i] is 0.03 % per day times 1 + p * (beta[i] - 1), where p is the beta premium. Every open equals the close before
-it, so overnight returns are zero, and a decision after a close earns the whole next day.
+drift mu[i] is 0.03 % per day * (1 + p * (beta[i] - 1)), where p is the beta premium. Each open equals the close before
+it. Overnight returns are thus zero, and a decision after a close earns the return of the whole next day.
 
 If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal
 weight before costs. The growth of a volatile portfolio is still lower, by half its variance.
@@ -108,9 +108,9 @@ def simulate_market(
 
     `signal` (default 0.1) is the correlation of the past return over `lookback` (5, 21 or 63) sessions, z-scored across
     stocks, with the next day's idiosyncratic return. `reversal` changes the sign of the signal. `net_ratio` sets the
-    signal instead: it is the yearly information ratio over equal weight of the rule `oracle`, which knows the signal,
-    decides every fifth session, pays 10 bps per side and fills at the open. The ratio is from 0 (no signal) to 3 for 20
-    stocks. For other numbers of stocks, ratios scale with sqrt(names / 20), which is accurate to 3 % from 20 to 50
+    signal by its effect: the yearly information ratio, over equal weight, that the rule `oracle` reaches. This rule
+    knows the signal, decides every fifth session, pays 10 bps per side and fills at the open. `net_ratio` is from 0 (no
+    signal) to 3 for 20 stocks. For N stocks, ratios scale with sqrt(N / 20), which is accurate to 3 % from 20 to 50
     stocks. For a ratio between two of `RATIOS`, the signal is interpolated. `beta_premium` is the fraction of the drift
     that is proportional to beta. Raises InputError for arguments out of range.
     """
@@ -157,14 +157,14 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     A drawn day has the returns of all assets and of the benchmark, and the dollar volumes. Correlations and fat tails
     are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
 
-    Successive days are independent. An open equals the previous close, as real overnight gaps partly reverse, and a
-    rule that trades at the open would profit from that. A constant c[i] is subtracted from the returns r[t, i],
+    Successive days are independent. Each open is set to the previous close: real overnight gaps partly reverse, and a
+    rule that trades at the open would profit from this. A constant c[i] is subtracted from the returns r[t, i],
 
         c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
 
     which makes equal weight the numeraire portfolio of these days (Long 1990): before costs, no rule is expected to
-    grow faster. Equal means are not enough, because assets of low volatility then grow faster. Blocks of days are no
-    alternative, because a rule that buys the losers of five days profits from them.
+    grow faster. With equal mean returns instead, assets of low volatility would grow faster. Days are not drawn in
+    blocks, because a rule that buys the losers of the past five days would profit from these.
 
     Raises InputError for missing bars, for a market without about 252 bars per year, and for fewer than two days.
     """
@@ -207,5 +207,5 @@ def _fields(close: Array, benchmark_close: Array, title: str, membership: str) -
 
 
 def _wealth(start: Array, returns: Array) -> Array:
-    """Return prices [T, ...] from `start` [...]; the return of the first day is ignored."""
+    """Return prices [T, ...] that start at `start` [...] and have the given returns; the first return is ignored."""
     return np.cumprod(np.concatenate([[start], 1 + returns[1:]]), axis=0)

@@ -39,7 +39,7 @@ DISCOUNT = 0.87
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds between which a tournament chooses PPO settings, where they differ from `finpod.rl.PPO.bounds`."""
+"""Bounds between which a tournament chooses PPO settings. They replace the entries of `finpod.rl.PPO.bounds`."""
 HIDDEN = (16, 32, 64)
 """Widths of the network of a new agent."""
 
@@ -121,7 +121,7 @@ class StockTask(Task):
 
     @property
     def undifferentiable(self) -> str | None:  # type: ignore[override]  # a property here, an attribute in Task
-        """Trading setting because of which rewards are not differentiable; None if they are."""
+        """Trading setting that makes rewards non-differentiable; None if there is no such setting."""
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
@@ -149,7 +149,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the settings of PPO; empty for other learners. `DISCOUNT` per bar becomes one per decision."""
+        """Return the settings of PPO; empty for other learners. `gamma` is `DISCOUNT`, converted to decisions."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -197,7 +197,7 @@ class StockTask(Task):
         return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return what an ensemble needs of the task: features, scaling, trading settings, windows and data hash."""
+        """Return the task data that an ensemble needs: features, scaling, trading settings, windows and data hash."""
         day, panel = [f"{date!s:.10}" for date in self.market.dates], self.own_panel
         return {
             "task": self.name,
@@ -272,7 +272,7 @@ def make_stock_task(
 ) -> StockTask:
     """Return the task for a training window and a validation window. The task has the data up to the end of validation.
 
-    Raises InputError for windows that are too short or not in order, no members, a bad anchor, or missing volumes.
+    Raises InputError for windows too short or out of order, a market without members, a bad anchor or missing volumes.
     """
     for name, window in (("train", train), ("validation", validation)):
         if isinstance(window, str) or not np.iterable(window) or len(list(window)) != 2:
@@ -289,7 +289,7 @@ def make_stock_task(
     known = market.rows(0, validation_rows[1] + 1)
     # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = (known.member & known.has_bar).any(axis=0)  # also before training: part of the market return
+    seen = (known.member & known.has_bar).any(axis=0)  # members before training count: the market return includes them
     if not seen.any():
         raise InputError("no member has a price by the end of validation; choose later dates")
     task = StockTask(

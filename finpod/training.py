@@ -104,11 +104,11 @@ def train(
     `Scheduler`.
 
     With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it (if
-    `pods` uses Ray), raises the errors that would prevent a training, and returns None.
+    `pods` uses Ray), raises the errors that would prevent training, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task
     object that lacks a member, a `market` for a task without a market, an `out` that exists (unless `overwrite`), an
-    unfinished run of this name without `resume` or `overwrite`, other settings on resuming, and a run that is in use.
+    unfinished run of this name without `resume` or `overwrite`, a resumed run with other settings, and a run in use.
     """
     require_number("seeds", seeds, 1, 1000, whole=True)
     require_number("threads", threads, 1, whole=True)
@@ -190,7 +190,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            raise InputError(f"task {learning.name!r} has no market, so no {name}; omit the argument {name}", name)
+            raise InputError(f"task {learning.name!r} has no market and takes no {name}; omit argument {name}", name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning

@@ -34,7 +34,7 @@ class Decided(NamedTuple):
 
 
 def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | None:
-    """Return checked weights [N], or None for no trade. Errors other than CheckpointError become StrategyError."""
+    """Return a strategy's checked weights [N]; None: no trade. Errors become StrategyError, except CheckpointError."""
     try:
         decision = strategy.decide(view)
     except (StrategyError, CheckpointError):

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_errors import refused
+from made_markets import make_market
 from made_pages import Page
 from made_results import make_result, trained
 
+import finpod
 from finpod.backtesting import comparison
 from finpod.backtesting.comparison import compare
 from finpod.backtesting.comparison_text import contrast, figure_rows, headings, notes_of, selection
@@ -222,3 +224,16 @@ def test_every_run_has_a_name_of_its_own(strategies, names, labels):
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused_in_one_line(runs, options, value):
     refused(value, compare, runs, **options)
+
+
+def test_figures_are_yearly_for_the_sessions_that_runs_have_in_common():
+    market = make_market(
+        np.exp(np.random.default_rng(0).normal(0, 0.01, (500, 4)).cumsum(0)),
+        benchmark=np.where(np.arange(500) % 2, np.nan, np.linspace(100, 150, 500)),
+    )
+    hold, whole = finpod.backtest("benchmark-hold", market), finpod.backtest("buy-and-hold", market)
+    assert hold.benchmark_metrics.cagr == pytest.approx(whole.benchmark_metrics.cagr)
+    assert hold.equal_weight_metrics.cagr == pytest.approx(whole.equal_weight_metrics.cagr, abs=0.005)
+    years = (len(hold.equity) - 1) * 2 / 252
+    growth = (whole.equity.loc[hold.equity.index[-1]] / whole.equity.iloc[0]) ** (1 / years) - 1
+    assert compare([hold, whole]).figures["buy-and-hold"]["cagr"] == pytest.approx(growth)

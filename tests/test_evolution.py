@@ -242,7 +242,7 @@ def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
     board = board_of(*(trial(i, score, agent=name, level=level) for i, (name, score, level) in enumerate(bests)))
     assert [(one.agent, one.number) for one in board.best(3)] == [("a", 0), ("c", 3), ("b", 1)]
     assert [(one.agent, one.number) for one in board.best(3, without={0})] == [("c", 3), ("a", 2), ("b", 1)]
-    told = r"can be read \(trials 0, 1, 2, 3\); restore"
+    told = r"readable checkpoint \(trials 0, 1, 2, 3\); restore"
     refused(told, board.best, 3, without=range(4), error=FinpodError)
     refused("trial 0 has ended", end, board, board.trials[0], 2.0, error=FinpodError)
 

@@ -222,3 +222,10 @@ def test_a_period_is_known_from_its_last_day_on():
     hours = pd.DataFrame({"AAA": 10.5 * np.arange(1, 8)}, pd.period_range("2024-01-02 09:00", periods=7, freq="h"))
     assert finpod.load_market(hours, benchmark=None, calendar=None).dates[1] == np.datetime64("2024-01-02T10:00")
     refused("members is of type DataFrame", finpod.load_market, closes, benchmark=None, members=closes > 0)
+
+
+def test_an_old_symbol_in_a_table_means_the_company_that_had_it_on_that_day():
+    days = pd.to_datetime(["2022-06-06", "2022-06-07", "2022-06-08"])
+    market = finpod.load_market(frame(days=days).replace({"AAA": "META"}), benchmark=None)
+    extra = pd.DataFrame({"date": days[:2], "ticker": "FB", "pe": [7.0, 8.0]})
+    assert with_extra(market, extra).extra["pe"][:, market.tickers.index("META")].tolist() == [7.0, 8.0, 8.0]

@@ -55,7 +55,7 @@ def test_a_setting_out_of_range_is_refused_by_name(kind, name, value):
 
 
 def test_costs_that_eat_the_whole_trade_are_refused():
-    refused("make 100% of each trade", Costs, fee_bps=6000, slippage_bps=4000)
+    refused("cost 100% of each trade", Costs, fee_bps=6000, slippage_bps=4000)
 
 
 @pytest.mark.parametrize("number", [np.int64(10), np.float32(10), np.arange(0, 20, 10)[1]])

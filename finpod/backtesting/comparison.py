@@ -18,7 +18,7 @@ from finpod.backtesting.result_io import load_result, names_of, run_folder
 from finpod.errors import InputError
 from finpod.files import to_json
 from finpod.measures import DUST, metrics, relative, returns_per_year, simple_returns
-from finpod.periods import describe, session_dates
+from finpod.periods import plain, session_dates
 from finpod.records import ResultWarning
 from finpod.result import SHORT_HISTORY, UNDEFINED, BacktestResult
 from finpod.significance import Interval, expected_best, intervals
@@ -65,6 +65,8 @@ class Comparison:
     """All pairs of runs, in the order of the runs."""
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
+    periods_per_year: float
+    """Returns per year on the common sessions: the median over the runs, which may count other sessions in between."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window, and on benchmarks and equal-weight portfolios: codes "shortened" and "several_rivals"."""
 
@@ -83,11 +85,6 @@ class Comparison:
         """Sum of `BacktestResult.candidates` over runs; runs of one `agent` count once. At least the number of runs."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
-
-    @property
-    def periods_per_year(self) -> float:
-        """Number of returns per year, equal for all runs."""
-        return next(iter(self.runs.values())).periods_per_year
 
     @property
     def is_short(self) -> bool:
@@ -133,15 +130,11 @@ def compare(
     Names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError as `load_result` does. Also raises it for fewer than two runs, an intraday run, a wrong number of
-    names, runs of different frequencies, fewer than two common sessions, and an account of zero at the first of them.
+    names, fewer than two common sessions, and an account of zero at the first of them.
     """
     runs = _named(results, names)
-    first, *others = runs
     if intraday := [name for name, run in runs.items() if run.is_intraday]:
         raise InputError(f"{intraday[0]} has several returns per session; compare runs of daily or longer bars")
-    if unlike := [name for name in others if runs[name].periods_per_year != runs[first].periods_per_year]:
-        one, two = (describe(*[runs[name].periods_per_year] * 2) for name in (first, unlike[0]))
-        raise InputError(f"{first} has {one}, but {unlike[0]} has {two}; compare runs of the same frequency")
     whole = {name: _curves(run) for name, run in runs.items()}
     common = reduce(pd.Index.intersection, [table.index for table in whole.values()])
     if len(common) < 2:
@@ -152,7 +145,8 @@ def compare(
     if ruined := own.columns[~(own.iloc[0] > 0)].tolist():
         raise InputError(f"{ruined[0]} fell to 0 by {common[0]:%Y-%m-%d}, the first common session; omit this run")
     rates = {run.risk_free for run in runs.values()}
-    terms = {"risk_free": max(rates) if len(rates) == 1 else 0.0, "periods_per_year": runs[first].periods_per_year}
+    yearly = [returns_per_year(whole[name].index.isin(common), run.periods_per_year) for name, run in runs.items()]
+    terms = {"risk_free": max(rates) if len(rates) == 1 else 0.0, "periods_per_year": plain(np.median(yearly))}
     rivals = _rivals(runs, cut)
     return Comparison(
         runs=runs,
@@ -162,7 +156,7 @@ def compare(
         rival_figures={name: _metrics(curve, terms) for name, curve in rivals.items()},
         correlation=_correlation(cut),
         pairs=tuple(_pairs(own, terms)),
-        risk_free=terms["risk_free"],
+        **terms,
         notes=tuple(_notes(whole, common, rivals)),
     )
 

@@ -14,7 +14,8 @@ import torch
 from finpod.evidence.assemble import warnings_of
 from finpod.evidence.skill import search_of
 from finpod.market.data import MarketData
-from finpod.measures import Array
+from finpod.measures import Array, returns_per_year
+from finpod.periods import plain
 from finpod.records import Event, ResultWarning
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
@@ -107,10 +108,14 @@ class Run:
     def _settings(self) -> dict[str, Any]:
         """Fields of a result that do not depend on the path of the account."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
+        frequency = {}
+        for name, unit in (("periods_per_year", "ns"), ("sessions_per_year", "D")):  # a benchmark may lack bars
+            rows, kept = (dates.astype(f"datetime64[{unit}]") for dates in (market.dates, window.dates))
+            frequency[name] = plain(returns_per_year(np.isin(np.unique(rows), kept), market.frequency[name]))
         return {
             **{name: getattr(who, name) for name in ("anchor", "trained_until", "trials", "variant_kind")},
             **{name: getattr(self, name) for name in ("risk_free", "opened", "in_sample")},
-            **window.market.frequency,
+            **frequency,
             "benchmark": market.benchmark,
             "anchor_every": who.every,
             "costs": terms.costs,

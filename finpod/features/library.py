@@ -1,11 +1,11 @@
 """Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
 
 Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return, m for the market return
-(equal-weight mean of r over the day's members), mean_n for the mean of n sessions. If bars are intraday, read bar for session.
+(equal-weight mean of r over the day's members), mean_n for the mean of n sessions. In intraday data, session means bar.
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends. If all prices of
-an asset are multiplied by a constant and its volume is divided by it, no default feature changes. The published set,
-the state in the FinRL papers and tutorials, has price levels. `stockstats` defines it. Use it only to reproduce them.
+an asset are multiplied by a constant and its volume is divided by it, no default feature changes. The published set has
+price levels. It is the state in FinRL's papers and tutorials (defined by `stockstats`). Use it only to reproduce them.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def standard_deviation(moments: Moments) -> Tensor:
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Return the sum of r - beta m over the last `window` sessions [T, N]. beta is estimated on the last 252 sessions."""
+    """Return the sum of r - beta m over the last `window` sessions [T, N]. The last 252 sessions determine beta."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
@@ -173,7 +173,7 @@ def log_mean_volume(bars: Bars, window: int) -> Tensor:
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
-    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from their values in the previous `window` rows.
+    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from the previous `window` sessions.
 
     A distance tells how unusual returns are (Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management",
     2010). d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is

@@ -28,7 +28,7 @@ Features = Feature | Sequence[Feature] | None
 
 MOST_UNDEFINED = 0.5
 """A feature is dropped if it is undefined on more than this fraction of the members' bars in the training rows. Agents
-observe undefined values as 0, the mean, so they would learn little about a feature that is rarely defined."""
+observe undefined values as 0, the mean. If a feature is rarely defined in training, later values are new to them."""
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
 """Kind of scaling -> bound of the observations, in standard deviations."""
 _CONSTANT = 1e-6
@@ -277,7 +277,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return (mean, sd) of the members' values [T, N], along `dim` if given; (0, 0) without values. Constants have sd 0."""
+    """Return (mean, sd) of members' values [T, N], over `dim` if given; (0, 0) without values. Constants have sd 0."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()

@@ -56,8 +56,8 @@ def audit(
     `trained_until`; back-filled prices; fills at a price that was known at the decision; and extra columns that
     correlate with the next return. `unchecked` lists what is not tested. `finpod.audit` also takes a name, file or folder.
     `progress` is called with the current step and the finished fraction of it. Raises InputError for an argument out of
-    range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, FinpodError
-    if it cannot be loaded in a child process, and if that process ends or takes too long.
+    range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, and
+    FinpodError if the strategy cannot be loaded in a child process, or if this process ends or takes too long.
     """
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
@@ -137,13 +137,13 @@ class _Audited(Isolated):
         return replace(verdict, days=dates, unchecked=UNCHECKED, decisions=len(deciding), compared=compared)
 
     def outcome(self, findings: Sequence[Finding], reason: str = "", note: str = "") -> Audit:
-        """Return an audit with the findings, the most severe first. `passed` is None with a `reason` but no finding."""
+        """Return an audit, the most severe findings first. `passed` is None if there is a `reason` and no finding."""
         passed = False if findings else None if reason else True
         found = tuple(sorted(findings, key=lambda finding: finding.severity is CAN))
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Repeat decisions without later rows; return a finding if they differ. NotRepeatable: also with all rows."""
+        """Return a finding if decisions change without later rows; raise NotRepeatable if they change with all rows."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)

@@ -1,4 +1,4 @@
-"""Finds extra columns (`extra=`) dated perhaps a session too early: they correlate with the next session's return."""
+"""Finds extra columns (`extra=`) that correlate with the next return, perhaps because they are dated too early."""
 
 from __future__ import annotations
 

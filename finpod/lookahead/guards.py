@@ -44,7 +44,7 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
 }
 """Module -> names (or prefixes) of functions that open files or connections in native code, without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> largest number of arguments with which it reads the clock. With more, it converts a time."""
+"""Function of `time` -> number of arguments up to which it reads the clock. With more arguments, it converts a time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Suffixes of files that may hold prices. Reading them is recorded even in package, cache and system folders."""

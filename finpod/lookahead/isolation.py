@@ -42,7 +42,7 @@ class Isolated:
         self.table = FeatureTable(market)
         """Features of the whole market."""
         self.functions: dict[bytes, Callable[[MarketData], Array]] = {}
-        """Pickle of a feature function of the user that was requested -> function that computes it in a process."""
+        """Pickle of a requested feature function -> function that computes the feature in a child process."""
         self.rows = {**market.tables, **{name: getattr(market, name) for name in ROWS}}
         """All fields of the market with one value or row per date."""
         self._started: list[Child] = []
@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function that computes a pickled feature in a child process. The whole market has its own process."""
+        """Return a function that computes a pickled feature in a child process; for the whole market, in another."""
 
         def compute(market: MarketData) -> Array:
             values: Array = (self._other if market is self.market else self.child).call("values", content, market)

@@ -58,7 +58,7 @@ class _Packer(ByValue):
         self._trained, self._trusted = until is not None, type(root).__module__.partition(".")[0] == "finpod"
         self._market, self._day = market, f"{day!s:.10}"
         self._names: dict[int, str] = {}
-        self._passed = set[int]()  # ids of parts that are inspected with the whole object
+        self._passed = set[int]()  # ids of parts that are not reported, because the whole object is inspected
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:

@@ -39,8 +39,8 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Return a sorted sample of up to `days` of the rows. Up to half of it lies just before an asset's first bar, a bar
-    after a gap, a change of membership or a missing bar, because the use of later rows shows there."""
+    """Return a sorted sample of up to `days` of the rows. Up to half of these come just before an asset's first bar, a
+    bar after a gap, a change of membership or a missing bar, because the use of later rows is easy to detect there."""
     require_seed(seed)
     require_number("days", days, 1, whole=True)
     if days >= len(rows):
@@ -95,7 +95,7 @@ def _difference(isolated: Isolated, feature: FeatureLike, row: int, kind: str, s
     other = market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed)
     size = differences(whole, _value(FeatureTable(other), feature, row), kind)
     if size.any():
-        again = _value(FeatureTable(replace(market)), feature, row)  # `child` computes it for a copy
+        again = _value(FeatureTable(replace(market)), feature, row)  # for a copy, `isolated.child` computes the feature
         if differences(whole, again, NOISE).any():
             raise NotRepeatable(f"{market.dates[row]!s:.10}")
     return size

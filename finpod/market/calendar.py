@@ -83,11 +83,11 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return the first row [R] that may use a value known since each time in `stamps` [R]; T if there is no such row.
+        """Return the first row [R] that may use a value known since each time in `stamps` [R]; T if there is none.
 
-        In a daily market, this is the first row whose session ends at or after the time. In an intraday market, it is
-        the first bar that begins at or after the time. Midnight means the whole day. Its row is the first session on or
-        after the day, or, in an intraday market, the first bar at or after the close of this session. NaT gives T.
+        If the market is not intraday, this is the first row that ends at or after the time. Otherwise, it is the first
+        bar that begins at or after the time. Midnight stands for a day. Its row is the first session on or after the
+        day, or, in an intraday market, the first bar at or after the close of this session. NaT gives T.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

@@ -21,13 +21,13 @@ the close, plus 0.01 % of low or high."""
 CALM, CERTAIN = 0.05, 5
 """A jump in volume is a change of unit only if the absolute return is below `CALM` and each side has `CERTAIN` bars."""
 STALE = 5
-"""Stale bars (see `mask_stale_tails`) that end an asset's history are masked if they span this many sessions."""
+"""Stale bars (see `mask_stale_tails`) that end a history are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
-"""Equal closes that end an asset's history are suspicious after this many sessions without a new positive volume."""
+"""Equal closes that end a history are suspicious if they span this many sessions without a new positive volume."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A relative increase of adj_close / close is a large distribution if it is at least `ALWAYS_LARGE`. From `LARGE_STEP`
-up, it is also one if it is the asset's only increase above 0.001, or at least `UNUSUAL` times the median of these."""
+"""A relative increase of adj_close / close of at least `ALWAYS_LARGE` is a large distribution. An increase of at least
+`LARGE_STEP` is one if it is also `UNUSUAL` times the asset's median increase above 0.001, or its only such increase."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of price jumps that suggest an unlisted split; 100 and 1000 may also be a change of the price's unit."""
 EXACT = 0.015
@@ -80,8 +80,8 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars with zero volumes masked where the price moved, and with volumes in another unit rescaled.
 
-    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and all the larger
-    volumes end in at least three zeros and in k more zeros than all the smaller ones do. The larger volumes are then
+    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and the larger
+    volumes have at least three trailing zeros in common, k more than the smaller volumes. The larger volumes are then
     divided by 10^k. A zero volume is kept if the price did not move, because there may have been no trade.
     """
     values = bars.values
@@ -129,7 +129,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without the stale bars at the end of an asset's history, which only repeat the last price.
 
     A stale bar has no positive volume and the same prices as the previous bar (open, high and low may also be missing
-    or equal to the close). Stale bars are masked if they span `STALE` sessions, one of them has a volume of zero, and
+    or equal to the close). Stale bars are masked if they span at least `STALE` sessions, one has a volume of zero, and
     the asset has a positive volume elsewhere. Other equal closes at the end are reported (see `EQUAL_CLOSES`).
     """
     close = bars.values["close"]
@@ -190,7 +190,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     _report_renames(bars, at, np.flatnonzero(last), log)
     end = dates[-1].astype("datetime64[D]")
     log.report(
-        "series that end early", bars, last & (days < end), lambda _: f"the last bar is here; data continue to {end}"
+        "series that end early", bars, last & (days < end), lambda _: f"the bars end here; the data continue to {end}"
     )
 
 
@@ -224,7 +224,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
     def gap_in_level(row: int) -> str:
         return (
-            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar, and {adjusted[row]:g} after them; "
+            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar and {adjusted[row]:g} after; "
             "perhaps the symbol went to another company, or a split is not listed"
         )
 
@@ -236,7 +236,7 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
 
 def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
-    """Report each asset whose last close is near the first close of an asset that begins on this or the next session."""
+    """Report each asset whose last close is near the first close of one that begins on the same or the next session."""
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]

@@ -31,7 +31,7 @@ UNCOVERED = np.timedelta64(1, "h")
 ODD_DATES = 0.05
 """If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
-"""If at least three closes, and at least this fraction of all closes, are negative, the file is refused as returns."""
+"""A file is refused if at least three closes, and at least this fraction of them, are negative: it may hold returns."""
 GAPS = 0.005
 """If more than this fraction of the members' bars is missing, the manifest has a note."""
 
@@ -51,12 +51,11 @@ def build_market(
 ) -> MarketData:
     """Return a validated market from tidy bars (see `finpod.market.tidy.read_bars`), adjusted for splits and dividends.
 
-    Adjusted prices are price * adj_close / close. If the bars have none of splits, dividends and `adj_close`, prices are
-    taken as adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look wrong but
-    were not changed (`suspicions`), including the entries that `read_bars` added to `log`.
+    Adjusted prices are price * adj_close / close. If the bars have no splits, no dividends and no `adj_close`, prices
+    are assumed to be adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look
+    wrong but were not changed (`suspicions`), including the entries that `read_bars` added to `log`.
 
-    `calendar`, `now` and `periods_per_year` are those of `finpod.load_market`. If `membership` is None, every asset is
-    always a member.
+    `calendar`, `now` and `periods_per_year` are those of `finpod.load_market`. Without `membership`, all are members.
 
     Raises InputError for a benchmark that has no rows or is a member, for members without rows unless `allow_missing`,
     and for an invalid `calendar` or `periods_per_year`; DataError for unusable content.
@@ -204,7 +203,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (fields, facts): arguments for a `MarketData` of the assets with bars, and manifest entries about members."""
+    """Return (fields, facts): arguments of `MarketData` for all assets with bars, and manifest entries on members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)

@@ -64,7 +64,7 @@ SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short labels of JSON APIs -> words. Used if o, h, l, c exist, and each other label is short or known, but no field."""
+"""Short JSON labels -> words. Used if o, h, l, c exist, and each other label is here or is known and names no field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"

@@ -48,12 +48,12 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     the unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
 
     A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
-    split that was applied to a part of the history is applied to the rest. `_as_traded` tells which closes are unadjusted.
+    split that was applied to a part of the history is applied to the rest. See `_as_traded` for unadjusted closes.
 
     A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
     c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
-    factor is right. A missing dividend is applied by the first factor, or by the second if d exceeds this tenth or there
-    is no adjusted close. A step that fits neither factor is repaired if it is certainly wrong, and otherwise reported.
+    factor is right. A missing dividend is applied by the second factor if d exceeds this tenth or no adjusted close
+    exists, else by the first. A step that fits neither factor is repaired if certainly wrong, and otherwise reported.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -129,8 +129,8 @@ def _as_traded(
     `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
     of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
     decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
-    Assets do not affect each other, because a table may combine vendors. Three masks [R]: `has_adjusted` marks bars with
-    a vendor's adj_close, `in_factor` splits whose step adj_close / close has, and `repaired` splits that were repaired.
+    Assets do not affect each other, because a table may combine vendors. The masks [R] mark bars with a vendor's
+    adj_close (`has_adjusted`), splits whose step adj_close / close has (`in_factor`) and repaired splits (`repaired`).
 
     The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
     to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
@@ -180,7 +180,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
     """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
 
-    A step of a vendor's adj_close that does not fit the dividend is repaired if certainly wrong; otherwise, it is reported.
+    A step of a vendor's adj_close that does not fit its dividend is repaired if certainly wrong, otherwise reported.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
@@ -224,7 +224,7 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
     """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    An asset's closes are unadjusted if they are unadjusted for a split, or if most closes before its last dividend, with
+    Closes are unadjusted if they are unadjusted for a split, or if most closes before the asset's last dividend, with
     later splits undone, are multiples of a tick. `rows` [n] have dividends. Split-adjusted closes may have 4 decimals.
     """
     last = np.full(len(bars.tickers), -1)

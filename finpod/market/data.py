@@ -76,7 +76,7 @@ class MarketData:
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of `load_market` for this market, or for the market it was derived from; empty if unknown. Not saved."""
+    """Arguments of `load_market` for this market, or for the market it comes from; empty if unknown. Not saved."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -113,7 +113,7 @@ class MarketData:
         self._set_periods()
 
     def _set_periods(self) -> None:
-        """Measure the bars per year, or check the given number. If it is doubtful, add `periods_note` to the manifest."""
+        """Measure the bars per year, or check the given number. The manifest's `periods_note` explains any doubt."""
         periods, sessions = self.periods_per_year, self.sessions_per_year
         before = note = self.manifest.get("periods_note", "")
         if periods is None:
@@ -237,7 +237,7 @@ class MarketData:
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """Return a market whose only asset, a member on every row, is the benchmark. Rows without its bar are dropped."""
+        """Return a market whose only asset is the benchmark, always a member. Rows without its bar are dropped."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
@@ -254,7 +254,7 @@ class MarketData:
 
 
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
-    """Return the day of a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp, as datetime64[ns] at midnight.
+    """Return a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp as a datetime64[ns] at midnight.
 
     Raises InputError about `argument` for any other value. Numbers are refused: numpy reads 20200102 as a year.
     """

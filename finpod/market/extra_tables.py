@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 
 from finpod.errors import DataError, InputError
-from finpod.market.calendar import Timeline
+from finpod.market.calendar import UTC, Timeline
 from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
 from finpod.market.parsing import decimal_mark, normal_ticker, parse_numbers, parse_stamps, parse_tickers
 from finpod.market.readers import read_table
+from finpod.market.universe import Membership
 from finpod.measures import Array
 
 Table: TypeAlias = pd.DataFrame | str | PathLike[str]
@@ -31,8 +32,6 @@ RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
 """Accepted names of the columns of dates and tickers. A column with another name may hold values, or other dates."""
-LISTED = 5
-"""The manifest lists at most this many tickers of a table that are not in the market."""
 
 
 def with_extra(
@@ -68,7 +67,7 @@ def with_extra(
                 raise InputError(text, argument="extra")
             tables[name], facts[name] = _point_in_time(when.assign(value=table[name]), name, label, market)
             if unknown:
-                facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:LISTED]}
+                facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:5]}
             if facts[name]["never_shown"] == facts[name]["values"]:
                 notes.append(f"no value of the extra column {name} was known at the last bar")
     if timeline is None:
@@ -78,7 +77,7 @@ def with_extra(
 
 
 def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
-    """Yield each table, a frame or a path, and its name for messages. Raises InputError for other types, missing files."""
+    """Yield each table (frame or path) and its name in errors. Raises InputError for other types and missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -125,7 +124,7 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column 'date', and {dates.label!r} may be another date; rename the column of dates to 'date'"
+            f"{label} has no column 'date', and {dates.label!r} may be another date; rename the right column to 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     keys = {"date": dates, "ticker": ticker, "known_at": known_at}
@@ -140,8 +139,8 @@ def _known(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return (when, unknown): a frame that tells when each row became known, and the tickers that the market lacks.
 
-    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first market row that
-    may use them, T if none. If the table has tickers, column `ticker` is the asset's number in the market, -1 if unknown.
+    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
+    market that may use the values, T if none. For a table with tickers, `ticker` is the asset's number, -1 if unknown.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -151,31 +150,35 @@ def _known(
     when = pd.DataFrame({"date": date, "known_at": known_at, "row": timeline.first_rows(known_at)})
     unknown: list[str] = []
     if "ticker" in table:
-        when["ticker"], unknown = _tickers(table["ticker"], market, label)
+        when["ticker"], unknown = _tickers(table["ticker"], date, market, label)
     return when, unknown
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
     """Return stamps [R] in the market's time zone, NaT where blank. Midnight stands for a day and is not converted."""
     stamps = parse_stamps(column, label, day_first)
-    return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, stamps.on_clock(timeline.zone))
+    local = stamps.on_clock(timeline.zone) if timeline.zone else np.maximum(stamps.on_clock(UTC), stamps.clock)
+    return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, local)
 
 
-def _tickers(column: pd.Series, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return the asset number [R] of each row, -1 if unknown, and the unknown tickers. Old symbols count as the new one."""
+def _tickers(column: pd.Series, date: Array, market: MarketData, label: str) -> tuple[Array, list[str]]:
+    """Return the asset number [R] of each row (old symbols count as new), -1 if unknown, and the unknown tickers."""
     tickers, _ = parse_tickers(column, label)
-    place = {ticker: at for at, ticker in enumerate(market.tickers)}
-    for old, new in reversed(market.manifest.get("renamed", {}).items()):
-        if old not in place and new in place:
-            place[old] = place[new]
-    positions = np.array([place.get(normal_ticker(ticker), -1) for ticker in tickers.categories])
-    unknown = list(tickers.categories[positions < 0])
-    if len(unknown) == len(positions):
+    symbols, assets = np.array(tickers, dtype=object), pd.Index(market.tickers)
+    until = market.manifest.get("renamed_until", {})
+    for old, new in market.manifest.get("renamed", {}).items():
+        symbols[(symbols == old) & (date < np.datetime64(until[old]) if old in until else old not in assets)] = new
+    rest = assets.get_indexer(symbols) < 0
+    spells = Membership(tickers=symbols[rest], start=date[rest], stop=date[rest], sentence="")
+    symbols[rest] = spells.spelled_as(market.tickers).tickers
+    positions = assets.get_indexer(symbols)
+    unknown = list(tickers.categories.difference(tickers[positions >= 0].unique().to_numpy()))
+    if (positions < 0).all():
         raise DataError(
             f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which "
             f"has tickers such as {', '.join(market.tickers[:3])}; check the spelling"
         )
-    return positions[tickers.codes], unknown
+    return positions, unknown
 
 
 def _check_name(name: str, label: str) -> None:
@@ -197,7 +200,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
 
     def called(cell: pd.Series) -> str:
         whose = "" if shared else f" of {market.tickers[cell['ticker']]}"
-        return f"{name}{whose} dated {_time(cell['date'])}"
+        return f"{name}{whose} dated {cell['date']}".removesuffix(" 00:00:00")
 
     if len(infinite := cells[np.isinf(cells["value"])]):
         cell = infinite.iloc[0]
@@ -209,7 +212,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
     if len(twice):
         first, second = twice.iloc[0], twice.iloc[1]
         raise DataError(
-            f"{label}: {called(first)} and known at {_time(first['known_at'])} has two values, {first['value']:g} and "
+            f"{label}: {called(first)} and known at {first['known_at']} has two values, {first['value']:g} and "
             f"{second['value']:g}; keep one, or give a corrected value a later 'known_at'"
         )
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
@@ -225,8 +228,3 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         "never_shown": len(values) - len(np.setdiff1d(newest, [-1])),
     }
     return (table[:, 0] if shared else table), facts
-
-
-def _time(stamp: object) -> str:
-    """Return a time as text, or only the date if the time is midnight."""
-    return str(stamp).removesuffix(" 00:00:00")

@@ -107,7 +107,7 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of fractional numbers, and for a column of field names (one field per row)."""
+    """Raise DataError for an unnamed column of fractional numbers, and for a column that names each row's field."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
@@ -163,8 +163,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels have both a field and a ticker, and if a table without such labels is not
-    clearly wide.
+    Raises DataError if only some labels have both a field and a ticker, or if no label has and it may not be wide.
     """
     parts = [_split_label(column.label) for column in columns]
     labels = {column.label for column in columns}

@@ -63,8 +63,7 @@ def load_market(
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
-        bias). `manifest["missing"]` lists members without prices. If `members` is a list, such members are an error
-        unless `allow_missing` is True.
+        bias). `manifest["missing"]` lists members without prices; in a list, they are an error unless `allow_missing`.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
         without an index. Rows outside the sessions (intraday bars: outside their hours), and rows whose session is not
@@ -82,7 +81,7 @@ def load_market(
     arguments = dict(locals())
     reading: dict[str, Any] = {"day_first": day_first, "decimal": decimal}
     name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
-    membership = resolve_members(members, f"chosen from {name}")
+    membership = resolve_members(members, f"chosen from {name}", day_first)
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(arguments)
         calendar = market.manifest.get("calendar", benchmark_and_calendar(None, calendar, membership)[1])
@@ -104,7 +103,8 @@ def load_market(
             membership=membership,
             benchmark=benchmark,
             manifest={"source": "file", "title": name, "path": name}
-            | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {}),
+            | ({"renamed": {rename.old: rename.new for rename in joins}} if joins else {})
+            | {"renamed_until": {one.old: f"{one.day!s:.10}" for one in joins if one.day}},
             log=log,
             name=name,
             allow_missing=allow_missing or not is_list or members is None,
@@ -247,7 +247,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{source} has format {content['format']}, but finpod reads format {FORMAT}; fetch or import it again"
+                    f"{source} is in format {content['format']}, not {FORMAT}; fetch or import the data again"
                 )
             market, known = _assemble(content, pq.read_table(source / BARS)), content["hash"]
         except DataError:

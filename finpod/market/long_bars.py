@@ -123,7 +123,7 @@ class RepairLog:
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`. Each is an array [n] or one value for all bars."""
+        """Record that `column` of n bars changed from `was` to `became`. Each is an array [n] or one value for all."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})

@@ -62,8 +62,8 @@ def normal_ticker(label: Any) -> str:
     """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B".
 
     Letters become capitals, and a single slash between two words becomes a dash. A dot before a share class becomes a
-    dash. A share class is a final A, B or C after letters (no exchange has these suffixes), or one letter before another
-    suffix (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because an exchange may follow.
+    dash. A share class is a final A, B or C after letters (no exchange has these suffixes), or one letter before a
+    suffix (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because an exchange may follow them.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
     return re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
@@ -94,12 +94,12 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else inferred from the texts.
+    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else found in the texts.
 
-    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if it is
-    followed by one, two, or at least four digits, or by digits with an exponent or a letter such as K; or if it follows
-    0, no digit, or at least four digits. In volumes, any other mark separates thousands. Raises DataError if the texts
-    do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
+    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
+    two, or at least four digits follow it, or digits with an exponent or a letter such as K, or if it follows 0, no
+    digit, or at least four digits. In volumes, any other mark separates thousands. Raises DataError if the texts do not
+    decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -177,7 +177,7 @@ def parse_dates(
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
     One asset decides whether bars are intraday, because exchanges close at different times; `one` [rows] is its mask.
-    Intraday stamps with a UTC offset become local times of the exchange `calendar` (UTC if it is None), and `offsets` is
+    Intraday stamps with a UTC offset become local times of the exchange `calendar`, or UTC if it is None; `offsets` is
     empty. Other stamps become days: a time in UTC other than midnight becomes the exchange's local day, and any other
     stamp keeps its day as written. Raises DataError for blank cells, InputError for a wrong calendar.
     """
@@ -198,8 +198,8 @@ def parse_dates(
 def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) -> Stamps:
     """Return the dates and times of a column in any unit, spelling or time zone.
 
-    Numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values of the column decide whether 03/04/2024
-    is in March or April, and 24/01/31 in 2024 or 2031. If they do not, `day_first` must be given. A pandas Period becomes
+    Numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values together decide whether 03/04/2024 is
+    in March or April, and 24/01/31 in 2024 or 2031. If they do not decide, `day_first` must be given. A Period becomes
     its last day, or its start if shorter than a day. Raises DataError for the first value that is no date in 1700-2200.
     """
     if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day

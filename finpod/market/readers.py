@@ -111,7 +111,7 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label
     upper, lower, third = [*rows[start:], [""], [""]][:3]
     if sum(map(is_date, upper)) == 1 or re.fullmatch(r"[\d.]+", upper[0]):
-        raise ValueError("its first line has values, not column names; delete a title, or add names above it")
+        raise ValueError("its first line looks like values; delete it if it is a title, or add column names above it")
     labels: list[Any] = list(upper)
     levels, end = None, start + 1
     followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the name of the index below two levels

@@ -164,6 +164,9 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         series[rule.old] = rest
         without_price.pop()
     joined = pd.concat([part for part in (*without_price, *_on_one_scale(moved, new, both)) if len(part)])
+    for name in joined.columns.intersection(["split", "dividend"]):  # one of the two may list it on a common day
+        event = joined[name].where((joined[name] > 0) & ~(joined[name].eq(1) & (name == "split")))
+        joined[name] = event.groupby(level=0).transform("last").fillna(joined[name])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
     return rule._replace(day=rule.day if is_split_up else None)
 

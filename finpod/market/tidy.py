@@ -134,7 +134,7 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in re.split(r"[_ ,]", stem) if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no tickers, and {ticker!r} in its name is none; rename the file, or give ticker="
+        text = f"{source.name} has no tickers, and {ticker!r} in its name is not one; rename the file, or give ticker="
         raise DataError(text, argument="ticker")
     return ticker
 

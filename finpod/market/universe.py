@@ -109,7 +109,7 @@ class Membership:
     def spelled_as(self, available: Sequence[str]) -> Membership:
         """Return the spells with each renamed listing under its symbol in `available`, the symbols of the prices.
 
-        An old symbol's spell that begins on or after the day of the rename keeps its symbol: it is another company's.
+        A spell of an old symbol that begins on or after the rename belongs to another company and keeps its symbol.
         """
         symbols = set(available)
         renamed = {
@@ -142,7 +142,7 @@ def families() -> list[tuple[str, ...]]:
     return list(chains.values())
 
 
-def resolve_members(members: Members, origin: str) -> Membership | None:
+def resolve_members(members: Members, origin: str, day_first: bool | None = None) -> Membership | None:
     """Return the membership that `members` describes.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no
@@ -154,14 +154,14 @@ def resolve_members(members: Members, origin: str) -> Membership | None:
     if isinstance(members, str) and (find_index(members) or ("." not in members and not Path(members).exists())):
         return index_members(members)
     if isinstance(members, (str, PathLike)):
-        return read_members(members)
+        return read_members(members, day_first)
     if not np.iterable(members) or isinstance(members, pd.DataFrame):
         text = f"members is of type {type(members).__name__}; give an index, a CSV or a list of tickers"
         raise InputError(text, argument="members")
     return static_members(members, sentence=f"static list of {len(set(map(normal_ticker, members)))} tickers {origin}")
 
 
-def read_members(path: str | PathLike[str]) -> Membership:
+def read_members(path: str | PathLike[str], day_first: bool | None = None) -> Membership:
     """Return the membership of a CSV or parquet file with the columns ticker, from and to_exclusive.
 
     Tickers and dates may have any spelling. Raises InputError for a missing file and DataError for invalid content.
@@ -169,13 +169,14 @@ def read_members(path: str | PathLike[str]) -> Membership:
     source = Path(path)
     table = read_columns(source, COLUMNS, "membership file", argument="members")
     table = table.assign(ticker=parse_tickers(table["ticker"], source.name)[0].astype(object))
-    for column in COLUMNS[1:]:
-        table[column] = parse_stamps(table[column], f"{source.name}, column {column!r}").clock
+    days = parse_stamps(pd.concat([table[column] for column in COLUMNS[1:]]), source.name, day_first)  # read as one
+    table["from"], table["to_exclusive"] = np.split(days.clock, 2)
     if len(blank := table[table["from"].isna()]):
         raise DataError(
             f"{source.name}: 'from' of {blank['ticker'].iloc[0]} is blank; give the first day of each spell"
         )
-    membership = _membership(table, f"point-in-time membership from {source.name}")
+    reading = f"{source.name} ({days.reading})" if days.reading else source.name
+    membership = _membership(table, f"point-in-time membership from {reading}")
     if (backward := membership.stop <= membership.start).any():
         ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
         raise DataError(f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from', {start!s:.10}")
@@ -183,7 +184,7 @@ def read_members(path: str | PathLike[str]) -> Membership:
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return permanent members (survivorship bias). Raises InputError for an empty list, DataError for a bad ticker."""
+    """Return a permanent membership (survivorship bias). Raises InputError for no ticker, DataError for a bad one."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
     symbols, _ = parse_tickers(pd.Series(list(tickers), dtype=object), "the list of tickers")

@@ -30,8 +30,8 @@ DAY = np.timedelta64(1, "D")
 LISTED = 12
 """Largest number of tickers that an error lists."""
 BATCH, ATTEMPTS = 25, 6
-"""Tickers per request, and attempts. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer. It gives
-up on all tickers after `ATTEMPTS` requests in a row that return no bars and leave some tickers without an answer."""
+"""Tickers per request, and attempts. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer. It
+gives up on all tickers after `ATTEMPTS` requests in a row that return no bars and leave some tickers unanswered."""
 WAIT = 5.0
 """Seconds to wait after a rate-limited or unanswered request. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
@@ -121,7 +121,7 @@ def _download(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return (first, last, over) of [start, end]: its first day, last session, and last session that is over at `now`."""
+    """Return (first, last, over) of [start, end]: first day, last session, and last session that is over at `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -196,7 +196,7 @@ class PartialFetch:
 
 
 def discard(folder: Path) -> None:
-    """Remove the files of an unfinished fetch, including those of killed processes, and the folder if nothing is left."""
+    """Remove the files of an unfinished fetch, including those of killed processes, then the folder if it is empty."""
     for path in folder.glob("*"):
         if _OURS.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -209,8 +209,8 @@ def gather(
 ) -> dict[str, Missing]:
     """Request all tickers that are not stored yet, in batches. Return ticker -> reason for tickers without bars.
 
-    Tickers that are rate limited or not answered go to the end of the queue. After a batch with such tickers, the next
-    request waits `WAIT` seconds, and each further such batch doubles the wait. Requests stop at `ends` (monotonic).
+    Rate-limited and unanswered tickers go to the end of the queue. After a batch with such tickers, the next request
+    waits `WAIT` seconds; each further such batch in a row doubles the wait. Requests stop at `ends` (`time.monotonic`).
     """
     queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
     failed: dict[str, Missing] = {}

@@ -88,7 +88,7 @@ class Client:
 class _Session(Session):
     """yfinance's session with a deadline, and the last answer for each symbol.
 
-    The answers distinguish rate limits, network failures and unknown symbols. yfinance calls all three "possibly delisted".
+    Answers distinguish rate limits, broken networks and unknown symbols. yfinance calls each "possibly delisted".
     """
 
     def __init__(self) -> None:

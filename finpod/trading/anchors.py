@@ -67,8 +67,8 @@ def anchor_weights(
 ) -> Tensor:
     """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t uses no later data.
 
-    'extra:COLUMN' takes the weights from a column of `market`, which must be given. Only the weights in `rows` are
-    checked (see `checked`). Raises InputError for an unknown name, for bad weights in the column, and for
+    'extra:COLUMN' takes the weights from a column of `market`; only this anchor needs `market`. Its weights are checked
+    in `rows` (see `checked`). Raises InputError for an unknown name, for bad weights in the column, and for
     'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)

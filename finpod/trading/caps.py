@@ -18,9 +18,9 @@ def within_caps(
     the capped target is min(c * target, max_weight), where c >= 1 keeps the sum S of the target. If the target has
     fewer than S / max_weight assets, the rest stays in cash.
 
-    The turnover is sum |w - current| of the returned weights w. Positions above `max_weight` are first sold down to it,
-    even if this alone exceeds `max_turnover`; then nothing else is traded. Otherwise, the weights move from there
-    towards the capped target as far as `max_turnover` allows, and both caps hold to 1e-9.
+    The turnover is sum |w - current| of the returned weights w. Positions above `max_weight` are always sold down to it
+    first. If this alone exceeds `max_turnover`, nothing else is traded. Otherwise, the weights move from there towards
+    the capped target as far as `max_turnover` allows, and both caps hold to 1e-9.
 
     None means no cap. Gradients pass. Rows of NaN, which mean no trade, stay NaN.
     """

@@ -21,7 +21,7 @@ Row = int | Tensor
 MONTH = 21
 """Number of sessions over which volatility and dollar volume are measured for market impact."""
 UNSEEN = 0.03
-"""Daily return that is assumed where an asset has none, so that an asset without history counts as volatile."""
+"""Daily return that is assumed for a missing return, so that an asset without history counts as volatile."""
 
 
 class Account(NamedTuple):
@@ -38,7 +38,7 @@ class Execution:
     fill: str
     """'open': a decision at a close is filled at the next open; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price; the last close where the asset is not tradable, 1 before its first bar."""
+    """[T, N] float64 fill price. If the asset is not tradable: the last close, or 1 before its first bar."""
     tradable: Tensor
     """[T, N] bool mask of the assets that have a bar with a price to fill at."""
     mark: Tensor
@@ -50,7 +50,7 @@ class Execution:
     among: Tensor
     """[T, N] bool mask of the assets that a decision on the row may hold: members with a bar."""
     delisted: Tensor
-    """[T, N] bool mask of the first row after the session of each asset's last bar."""
+    """[T, N] bool mask, True for an asset in the first row after the session of its last bar."""
     factor: Tensor | None
     """[T, N] float64 adjusted price / traded price (before adjustment), carried forward; None means 1."""
     volume: Tensor | None = None
@@ -60,7 +60,7 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows from the last row that a decision sees to the start of its step: 0 (open fills) or 1 (close fills)."""
+        """Rows by which a step starts after the last row that its decision sees: 0 (open fills), 1 (close fills)."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:

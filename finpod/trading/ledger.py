@@ -1,8 +1,8 @@
 """Costs and settlement: how one fill changes cash and shares. No other code in finpod moves money.
 
 Tensors are float64. The leading dimensions `...` are free: [] for one account, [E] for E environments, [S] for S
-strategies. Shares and prices are adjusted for splits and dividends. Shares times `factor`, adjusted price / traded
-price, are the shares really traded. Accounts are long only: a target below zero counts as zero.
+strategies. Shares and prices are adjusted for splits and dividends. shares * `factor` is the number of shares before
+adjustment; `factor` is adjusted price / traded price. Accounts are long only: a target below zero counts as zero.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DUST = 1e-12
-"""Weights up to this, and orders up to this fraction of the target position, are rounding errors and count as zero."""
+"""Weights up to this value, and orders up to this fraction of the target position, count as zero (rounding errors)."""
 
 NEWTON = 6
-"""Number of Newton steps in `_share_with_impact`. They start at most a third above the root; four steps suffice."""
+"""Number of Newton steps in `_share_with_impact`. The first guess is at most a third too large; four steps suffice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Costs:
     per_share: float = 0.0
     """Commission per share, in currency. Shares are counted before adjustment for splits."""
     impact: float = 0.0
-    """Coefficient of the square-root market impact, about 1 in practice. Needs volumes unless 0 (no impact)."""
+    """Coefficient of the square-root market impact, about 1 in practice. 0: no impact. Other values need volumes."""
 
     def __post_init__(self) -> None:
         for name in ("fee_bps", "slippage_bps", "per_share", "impact"):
@@ -42,7 +42,7 @@ class Costs:
             if not isinstance(value, int):
                 object.__setattr__(self, name, float(value))  # JSON cannot encode numpy scalars
         if self.rate >= 1:
-            text = f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} make {self.rate:.0%} of each trade"
+            text = f"fee_bps {self.fee_bps} and slippage_bps {self.slippage_bps} cost {self.rate:.0%} of each trade"
             raise InputError(f"{text}; together they must stay below 10000")
 
     @property
@@ -82,7 +82,7 @@ class Fill(NamedTuple):
     traded: Tensor
     """[..., N] shares bought (positive) or sold (negative) by the fill."""
     notional: Tensor
-    """[...] traded notional of the fill, both sides, in currency."""
+    """[...] traded notional of the fill, buys plus sells, in currency."""
     cost: Tensor
     """[...] cost of the fill, in currency; `cost_of` gives it for each asset."""
 
@@ -208,7 +208,7 @@ def _share_with_impact(
 
 
 def _whole(shares: Tensor, factor: Tensor | None) -> Tensor:
-    """Return `shares` rounded down to whole numbers of shares * factor, with a tolerance of 1e-9."""
+    """Return `shares` rounded down so that shares * factor is a whole number, with a tolerance of 1e-9."""
     if factor is None:
         return (shares + 1e-9).floor()
     return (shares * factor + 1e-9).floor() / factor

@@ -13,7 +13,7 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Number of rows times number of assets that are settled at once. They fit the cache, and torch uses one thread."""
+"""Rows * assets that are settled at once. Tables of this size fit the cache, and torch uses one thread for them."""
 CLOSE = 1e-12
 """Sweeps (see `relax`) have converged if the last one changed no account by more than this fraction of its equity."""
 SWEEPS = 24
@@ -24,7 +24,7 @@ def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: T
     """Return the path of one account on `weights` [n, N], about 10 times faster than `simulate`. Equity agrees to 1e-9.
 
     Rows of NaN trade nothing. A sweep settles all sessions of a block in parallel, as if they were separate accounts.
-    Each session starts from the end of the session before it, as the previous sweep computed it. Sweeps are repeated
+    Each session starts from the end of the session before, as computed by the previous sweep. Sweeps are repeated
     until nothing changes (Picard iteration parallel in time; waveform relaxation, Lelarasmee, Ruehli and
     Sangiovanni-Vincentelli 1982). They converge fast because a rebalanced account depends on its past only through its
     size, and the ledger is independent of scale. Whole shares and market impact depend on scale, and a cap on turnover
@@ -104,7 +104,7 @@ def _shifted(account: Account, ends: Account) -> Account:
 
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B], with each position as of the last session in which `touched` [B, N] or [B, 1] is True."""
+    """Return `ends` [B] with positions carried forward from the last session with `touched` [B, N] or [B, 1] True."""
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))

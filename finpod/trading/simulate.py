@@ -222,7 +222,7 @@ def sessions(
         if delists[row + 1 - first]:
             session = session._replace(account=execution.carry(session.filled, row, terms.delisting_return))
         account = session.account
-        # The decision for the next close fill is taken between the two closes, before the delistings of that session.
+        # With close fills, the next decision is made after this fill and before the delistings at the next close.
         seen = session.filled if execution.lag else account
         yield session
 
