@@ -190,7 +190,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     plain = {"hold": HOLD, "action": ACTION}
     for name, value in of_market.items():
         if value is not None and value != plain.get(name):
-            raise InputError(f"task {learning.name!r} has no market and takes no {name}; omit argument {name}", name)
+            raise InputError(f"task {learning.name!r} does not trade a market; omit the argument {name}", name)
     require_settings(learning.name, settings, ("num_envs",))
     require_number("num_envs", settings.get("num_envs", learning.num_envs), 1, whole=True)
     return learning

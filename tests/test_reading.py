@@ -135,7 +135,7 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     (FORTH.replace("08,3", "05,3"), "ticker_column", ["2024-01-05"]), (TWO, "ticker_column", ["TICKER", "PERMNO", "X"]),
     ("Date,AAA,AAA\n2024-01-02,1,2\n", None, ["AAA"]),
     ("Date,BRK.B,BRK-B\n2024-01-02,1,\n2024-01-03,,2\n", None, ["BRK.B", "BRK-B"]),
-    ("date,close,Close\n2024-01-02,1,2\n", None, ["close"]), (HEADER, None, ["no bar"]), (ROWS, None, ["first line looks like values"]),
+    ("date,close,Close\n2024-01-02,1,2\n", None, ["close"]), (HEADER, None, ["no bar"]), (ROWS, None, ["looks like values"]),
     ("Open,Close\n1,2\n", None, ["Open, Close"]),
     ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
     ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
