@@ -13,6 +13,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()
 
 
+def with_kind(error: BaseException) -> str:
+    """Return the first line of an error's text, preceded by the class name unless it is a FinpodError."""
+    line, kind = first_line(error), type(error).__name__
+    return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"
+
+
 class FinpodError(Exception):
     """Base class of the exceptions of finpod. The text is one line that names the bad value and says how to correct it.
 

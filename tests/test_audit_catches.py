@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from made_agents import tiny_train
@@ -125,6 +126,11 @@ CARRIED = {
     "one ticker": lambda: all_rows()[:, 3].copy(),
     "who will be a member": lambda: MARKET.member.copy(),
     "by date": lambda: dict(zip(pd.DatetimeIndex(MARKET.dates), all_rows()[:, 4], strict=True)),
+    "json": lambda: dict(zip(MARKET.dates.astype("datetime64[D]").astype(str), all_rows()[:, 4].tolist(), strict=True)),
+    "by ticker and day": lambda: {("A", f"{day!s:.10}"): 1.0 for day in MARKET.dates},
+    "by month": lambda: dict.fromkeys(pd.DatetimeIndex(MARKET.dates).to_period("M"), 1.0),
+    "records": lambda: [{"date": f"{day!s:.10}", "close": 1.0} for day in MARKET.dates],
+    "a table": lambda: pa.table({"day": MARKET.dates, "close": all_rows()[:, 4]}),
     "it": lambda: [SimpleNamespace(it=all_rows())],
 }
 

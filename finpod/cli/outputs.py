@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from finpod.errors import FinpodError, InputError, ReportWarning, first_line
+from finpod.errors import InputError, ReportWarning, with_kind
 from finpod.files import BACKTESTS, RESULT, require_free, require_free_file, versions, write_text
 
 if TYPE_CHECKING:
@@ -108,9 +108,8 @@ def write_page(
         require_free_file(page, overwrite)
         write(page)
     except Exception as error:
-        reason = str(error) if isinstance(error, FinpodError) else f"{type(error).__name__}: {first_line(error)}"
         kept = "" if saved is None else f"; the run is saved in {saved}"
         earlier = f"; {page} is from an earlier run" if page.is_file() else ""
-        warnings.warn(f"{page} was not written ({reason}){kept}{earlier}", ReportWarning, stacklevel=2)
+        warnings.warn(f"{page} was not written ({with_kind(error)}){kept}{earlier}", ReportWarning, stacklevel=2)
         return []
     return [page]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, DataError, InputError, did_you_mean, first_line
+from finpod.errors import CheckpointError, DataError, InputError, did_you_mean, with_kind
 from finpod.features.library import FEATURES, SETS, Bars, Definition, Kind
 from finpod.market.data import MarketData
 from finpod.market.extra import column_of
@@ -269,7 +269,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
         values = feature(market)
         values = values if isinstance(values, Tensor) else torch.tensor(np.array(values, dtype=np.float64))
     except Exception as error:
-        raise InputError(f"feature {name} failed: {type(error).__name__}: {first_line(error)}", "features") from error
+        raise InputError(f"feature {name} failed: {with_kind(error)}", "features") from error
     if tuple(values.shape) != market.shape:
         text = f"feature {name} has shape {tuple(values.shape)}; return [T, N] = {market.shape}, rows by assets"
         raise InputError(text, argument="features")

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from finpod.errors import FinpodError, InputError, StrategyError, first_line
+from finpod.errors import InputError, StrategyError, with_kind
 from finpod.files import Progress
 from finpod.lookahead import perturbation
 from finpod.lookahead.extra_columns import early_columns
@@ -88,8 +88,7 @@ def quick_audit(
                 raise StrategyError(f"the strategy cannot be audited: {packed.error}")
             return audited.verdict(run, days=2, seed=0)
         except Exception as error:  # a strategy may raise anything; the backtest reports it too
-            kind = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-            return audited.outcome(packed.findings, "failed", f"{kind}{first_line(error)}")
+            return audited.outcome(packed.findings, "failed", with_kind(error))
 
 
 class _Audited(Isolated):
@@ -115,15 +114,14 @@ class _Audited(Isolated):
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
         """Sample `days` rows, and return the audit of the decisions in `run` up to the last sampled row and of the features
         on the sampled rows. With `fills`, also audit the prices at which decisions on these rows are filled."""
-        market, note = self.market, ""
+        market, window, note = self.market, self._window, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
-        rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, self._window[1]))
+        rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, window[1]))
         if not len(rows):
             return self.outcome(self._held, "no_decision")
         rows = perturbation.sample_rows(market, days, seed, rows)
         run, compared = [entry for entry in run if entry.row <= rows[-1]], int((deciding <= rows[-1]).sum())
-        findings = [*self._held, *perturbation.back_fill_findings(market, *self._window)]
-        findings += early_columns(market, *self._window)
+        findings = [*self._held, *perturbation.back_fill_findings(market, *window), *early_columns(market, *window)]
         try:
             findings += self._decisions(run)
             findings += perturbation.feature_findings(self, rows, seed)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from finpod.errors import FinpodError, first_line
+from finpod.errors import FinpodError, with_kind
 from finpod.lookahead import guards
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
@@ -70,8 +70,7 @@ class Child(FeatureTable):
             try:
                 answer = True, getattr(self, name)(*arguments)
             except BaseException as error:  # the user's code may raise anything, even SystemExit
-                reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-                answer = False, reason + first_line(error)
+                answer = False, with_kind(error)
             faulthandler.cancel_dump_traceback_later()
             self._send("done", *answer, list(guards.accesses.values()))
 

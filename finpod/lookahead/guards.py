@@ -21,15 +21,12 @@ from typing import Any
 
 from finpod.pickling import PACKAGE_FOLDERS, is_installed
 
-NETWORK = "network", "uses the network"
+NETWORK, PROCESS = ("network", "uses the network"), ("process", "starts a process")
 EVENTS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("open", "sqlite3.connect"), ("file", "reads the file")),
     **dict.fromkeys(("os.listdir", "os.scandir"), ("file", "lists the folder")),
     **dict.fromkeys(("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"), NETWORK),
-    **dict.fromkeys(
-        ("subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork"),
-        ("process", "starts a process"),
-    ),
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork"), PROCESS),
 }
 """Audit event of Python -> kind and description of the access."""
 NATIVE: Mapping[str, tuple[str, ...]] = {
@@ -51,8 +48,6 @@ PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 IMPORTING = ("importlib", "_frozen_importlib", "zipimport")
 SYSTEM = ("/proc", "/sys", "/etc", "/usr/share", "/usr/lib", "/dev")
 CACHES = {".cache", "Caches", "matplotlib"}
-
-
 Access = tuple[str, str, str]
 """Kind ("file", "network", "process" or "clock"), description ("reads the file prices.csv") and place in the code."""
 accesses: dict[tuple[str, str], Access] = {}
@@ -75,8 +70,7 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         _record_readers(args[0])
     if event not in EVENTS:
         return
-    kind, action = EVENTS[event]
-    subject = ""
+    kind, action, subject = *EVENTS[event], ""
     if kind == "file":
         written = event == "open" and args[2] & (os.O_WRONLY | os.O_TRUNC | os.O_EXCL)  # or created
         if written or isinstance(args[0], int) or args[0] == ":memory:":

@@ -70,8 +70,7 @@ class Isolated:
         """Return a function that computes a pickled feature in a child process; for the whole market, in another."""
 
         def compute(market: MarketData) -> Array:
-            values: Array = (self._other if market is self.market else self.child).call("values", content, market)
-            return values
+            return np.asarray((self._other if market is self.market else self.child).call("values", content, market))
 
         compute.__name__ = name
         return self.functions.setdefault(content, compute)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from finpod.errors import first_line
+from finpod.errors import with_kind
 from finpod.market.data import MarketData, as_date
 from finpod.measures import Array
 from finpod.pickling import ByValue
@@ -43,8 +43,7 @@ def pack(root: Any, market: MarketData, first: int) -> Packed:
     try:
         packer.dump(root)
     except Exception as raised:  # the user's objects may raise anything when they are pickled
-        error = f"it cannot be pickled ({type(raised).__name__}: {first_line(raised)}); "
-        error += "store no open files, generators or connections in it"
+        error = f"it cannot be pickled ({with_kind(raised)}); store no open files, generators or connections in it"
     return Packed(b"" if error else buffer.getvalue(), tuple(packer.findings.values()), error)
 
 
@@ -70,39 +69,33 @@ class _Packer(ByValue):
             return "market" if same else None
         if isinstance(value, dict):  # attributes, globals and class members are pickled as dicts
             self._names.update((id(part), f"{key!s:.40}") for key, part in value.items())
-            if not self._trusted and isinstance(next(iter(value), None), (date, np.datetime64)):
-                last = _last_day(pd.DataFrame(index=list(value)))
-                if last is not None and last > self._until:
-                    self._report("held", value, f"dict [{len(value)}] with keys up to {last!s:.10}")
         elif isinstance(value, (list, tuple)) and (name := self._names.get(id(value))):
             self._names.update((id(part), name) for part in value)
         elif isinstance(value, FunctionType):
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
                 with contextlib.suppress(ValueError):  # the cell is still empty
                     self._names[id(cell.cell_contents)] = name
-        elif not self._trusted:
-            if note := self._later_data(value):
-                self._report("held", value, note)
-            elif not self._trained and (note := _model(value)):
-                self._report("model", value, note)
-                self._passed.update(map(id, value.modules() if hasattr(value, "modules") else ()))
+        if not self._trusted and (note := self._later_data(value)):
+            self._report("held", value, note)
+        elif not self._trusted and not self._trained and (note := _model(value)):
+            self._report("model", value, note)
+            self._passed.update(map(id, value.modules() if hasattr(value, "modules") else ()))
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a frame with later days, or an array with one row per date; "" for other objects."""
-        torch, last = sys.modules.get("torch"), None
-        if isinstance(value, (pd.DataFrame, pd.Series)):
-            self._passed.update(id(block.values) for block in value._mgr.blocks)
-            last = _last_day(value)
-        elif torch is not None and isinstance(value, torch.Tensor):
-            if value.requires_grad or self._market.shape[1] not in value.shape:  # probably weights of a network
-                return ""
-        elif not isinstance(value, np.ndarray):
+        """Return a description of a table with later days, or an array with one row per date; "" for other objects."""
+        table, tensor, last = _as_table(value), getattr(sys.modules.get("torch"), "Tensor", ()), None
+        if isinstance(table, (pd.DataFrame, pd.Series)):
+            self._passed.update(id(block.values) for block in table._mgr.blocks)
+            last = _last_day(table)
+        elif isinstance(table, tensor) and (table.requires_grad or self._market.shape[1] not in table.shape):
+            return ""  # probably weights of a network
+        elif not isinstance(table, (np.ndarray, tensor)):
             return ""
-        if last is None and self._has_a_row_a_session(np.asarray(value)):
-            return f"{type(value).__name__} {list(value.shape)} with one row per date"
-        late = last is not None and last > self._until
-        return f"{type(value).__name__} {list(value.shape)} with rows up to {last!s:.10}" if late else ""
+        what = f"{type(value).__name__} {[*filter(None, table.shape)]}"
+        if last is None and self._has_a_row_a_session(np.asarray(table)):
+            return f"{what} with one row per date"
+        return f"{what} with rows up to {last!s:.10}" if last is not None and last > self._until else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
         """Return True if a table has a row or column per date (or one fewer, like returns), and unequal values."""
@@ -118,6 +111,24 @@ class _Packer(ByValue):
             self.findings[id(value)] = Finding(kind, can, "decisions", self._day, name, note=note, data=data)
 
 
+def _as_table(value: Any) -> Any:
+    """Convert a dict by day, a list of records, or a table of pyarrow or polars to a frame; return others unchanged."""
+    with contextlib.suppress(Exception):  # the records of a list may differ
+        if isinstance(value, dict) and _has_a_day([next(iter(value))]):
+            return pd.DataFrame(index=pd.Index(list(value)))
+        if isinstance(value, (list, tuple)) and len(value) >= SHORTEST and _has_a_day(value[0]):
+            return pd.DataFrame(value)
+        return value.to_pandas() if hasattr(type(value), "to_pandas") and hasattr(value, "columns") else value
+    return value
+
+
+def _has_a_day(record: Any) -> bool:
+    """Return True if a dict, list or tuple contains a day as text or as an object, also in a part of it."""
+    parts = record.values() if isinstance(record, dict) else record if isinstance(record, (list, tuple)) else ()
+    texts = [f"{part!s:.5}" for part in parts if isinstance(part, (str, date, np.datetime64, pd.Period))]
+    return any(text[:4].isdigit() and text[4:] == "-" for text in texts) or any(map(_has_a_day, parts))
+
+
 def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
     """Return the last of all dates in the index, headings and columns of a table; None if there are no dates."""
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
@@ -125,6 +136,7 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
     days = []
     for axis in axes:
+        axis = axis.to_timestamp() if isinstance(axis, pd.PeriodIndex) else axis
         if axis.dtype.kind in "MO" and len(axis):
             with contextlib.suppress(TypeError, ValueError, OverflowError):
                 stamps = pd.to_datetime(axis, format="ISO8601", utc=True).tz_localize(None)

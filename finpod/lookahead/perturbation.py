@@ -30,8 +30,7 @@ class NotRepeatable(Exception):
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
     """Return the rows in [first, last] from the market's first bar to its last but one row; InputError if none."""
-    priced = max(first, int(market.has_bar.any(axis=1).argmax()))
-    rows = np.arange(priced, min(last, len(market.dates) - 2) + 1)
+    rows = np.arange(max(first, int(market.has_bar.any(axis=1).argmax())), min(last, len(market.dates) - 2) + 1)
     if not len(rows):
         begin, end = market.dates[[first, last]].astype("datetime64[D]")
         raise InputError(f"no bar from {begin} to {end} is followed by a later bar; choose another window")
@@ -48,8 +47,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
     random = np.random.default_rng(seed)
     bar, later = market.has_bar[rows], market.has_bar[rows + 1]
     ever = np.logical_or.accumulate(market.has_bar, axis=0)[rows]
-    joins = market.member[rows] != market.member[rows + 1]
-    changes = (later & ~ever, later & ~bar & ever, joins, bar & ~later)
+    changes = (later & ~ever, later & ~bar & ever, market.member[rows] != market.member[rows + 1], bar & ~later)
     shuffled = (random.permutation(rows[changed.any(axis=1)]).tolist() for changed in changes)
     in_turn = (row for turn in zip_longest(*shuffled) for row in turn if row is not None)
     chosen = list(dict.fromkeys(in_turn))[: days // 2]
@@ -129,8 +127,8 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
     largest, column = np.unravel_index(sizes.argmax(), sizes.shape)
     first, largest_on = (f"{market.dates[rows[i]]!s:.10}" for i in (leaking[0], largest))
     data = {"largest_on": largest_on, "days": len(leaking), "checked": len(rows)}
-    about = kind, Severity.LOOKS_AHEAD, where, first, market.tickers[column]
-    return [Finding(*about, size=float(sizes.max()), data=data)]
+    size = float(sizes.max())
+    return [Finding(kind, Severity.LOOKS_AHEAD, where, first, market.tickers[column], size=size, data=data)]
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from finpod.errors import FinpodError, InputError, first_line, require_number
+from finpod.errors import InputError, require_number, with_kind
 
 Work = Callable[[Any, Any], Any]
 """Function (context, piece) -> result. `piece` describes a piece of work. The context is the same for all pieces."""
@@ -136,9 +136,3 @@ class InlineExecutor:
     def close(self) -> None:
         """Forget the pieces in the queue."""
         self._queue.clear()
-
-
-def with_kind(error: BaseException) -> str:
-    """Return the first line of an error's text, preceded by the class name unless it is a FinpodError."""
-    line, kind = first_line(error), type(error).__name__
-    return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"
