@@ -213,27 +213,28 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def to_json(value: Any) -> str:
-    """Return mappings, sequences, numpy scalars, dates, paths and plain values as JSON, with sorted keys and a newline.
+    """Return mappings, sequences, numpy values, dates, paths and plain values as JSON, with sorted keys and a newline.
 
     NaN and infinities become null. Raises TypeError for other values.
     """
-    return json.dumps(_plain(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(json_values(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def to_json_line(value: Any) -> str:
     """Return `to_json` on a single line, without the newline."""
-    return json.dumps(_plain(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps(json_values(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def json_values(value: Any) -> Any:
+    """Return a value with only the types that JSON has, as `to_json` writes it. Other types are left unchanged."""
     if type(value) is float:  # most values of a log
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): json_values(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value if isinstance(value, np.datetime64) else value.item()
+        return [json_values(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)) and not isinstance(value, np.datetime64):
+        return json_values(value.tolist())
     if isinstance(value, (PurePath, date, np.datetime64)):
         return str(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

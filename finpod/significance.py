@@ -113,7 +113,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, expected ({days},); pass series of the same days, two days or more"
+            f"a series has shape {steps.shape}, expected ({max(days, 2)},); pass series of the same two or more days"
         )
     if not np.isfinite(steps).all():
         raise InputError("a series contains NaN or infinity; drop the days without a finite value")
@@ -138,8 +138,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
     """Return Sharpe ratio, CAGR, maximum drawdown [3, ...] (see `measures`) of `steps` [..., n]. Overwrites `steps`."""
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
-    ruined = wealth[..., -1] == 0
-    if ruined.any():  # returns after ruin count as zero
+    if (wealth[..., -1] == 0).any():  # returns after ruin count as zero
         steps[..., 1:][wealth[..., :-1] == 0] = 0.0
         np.maximum(steps, -1.0, out=steps)
     mean = steps.mean(axis=-1)
@@ -155,7 +154,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval of `values` [1 + resamples]: the estimate, then its value in each resample."""
+    """Return the percentile interval. `values` [1 + resamples] holds the estimate, then its value in each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)

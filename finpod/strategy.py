@@ -195,7 +195,8 @@ class MarketView:
 class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
-    A strategy with state must reset its state when `view.step` is 0, as one object may be run several times.
+    A strategy with state must reset its state when `view.step` is 0, as one object may be run several times. The audit
+    reports later data that an earlier run stored in the object; to avoid this, create a new object for each run.
     """
 
     name: str = "Strategy"

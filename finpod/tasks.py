@@ -104,8 +104,7 @@ class StockTask(Task):
         """Return `num_envs` accounts that trade the training window with the settings `practice`."""
         trading = self.practice or self.trading
         if num_envs != trading.num_envs:
-            groups = math.gcd(num_envs, trading.groups)
-            trading = replace(trading, num_envs=num_envs, start_groups=groups)
+            trading = replace(trading, num_envs=num_envs, start_groups=math.gcd(num_envs, trading.groups))
         return MarketEnv(self.execution, *self.train, trading, seed=seed, anchor=self.anchor)
 
     def policy(

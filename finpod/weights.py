@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from finpod.errors import CheckpointError, FinpodError, InputError, StrategyError, first_line
+from finpod.errors import CheckpointError, InputError, StrategyError, first_line, with_kind
 from finpod.measures import Array
 from finpod.strategy import Decision, FeatureTable, MarketView, Strategy
 from finpod.trading.anchors import in_market_order
@@ -40,10 +40,7 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
     except (StrategyError, CheckpointError):
         raise
     except (Exception, SystemExit) as error:
-        lines = str(error).strip().splitlines()
-        reason = "" if isinstance(error, FinpodError) else f"{type(error).__name__}: "
-        text = f"strategy {label} failed on {view.date!s:.10}: {reason}{lines[0] if lines else ''}"
-        raise StrategyError(text) from error
+        raise StrategyError(f"strategy {label} failed on {view.date!s:.10}: {with_kind(error)}") from error
     return None if decision is None else clean_weights(decision, view.tickers, label, view.date)
 
 
@@ -51,8 +48,9 @@ def decisions_of(
     strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None, log: list[Decided] | None = None
 ) -> Decide:
     """Return the function by which `simulate` asks a strategy for decisions on one account. `log` collects them."""
-    if not (isinstance(strategy.every, (int, np.integer)) and strategy.every >= 1):
-        raise StrategyError(f"strategy {label} has every={strategy.every!r}; it must be a whole number of 1 or more")
+    for name, number in (("every", strategy.every), ("trials", strategy.trials)):
+        if not (isinstance(number, (int, np.integer)) and number >= 1):
+            raise StrategyError(f"strategy {label} has {name}={number!r}; it must be a whole number of 1 or more")
     market, marks = window.market, window.execution.mark
     table = table or FeatureTable(market)
 
@@ -103,7 +101,7 @@ class PrecomputedWeights:
         np.copyto(weights.numpy(), table)
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Both comparisons are False for NaN. The tolerance is per weight, so small negative weights may add up to more.
+        # Also False for NaN, and for valid negative weights that together exceed TOLERANCE; `_unusable` decides these.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         if not sound.all():
             doubtful = table[~sound.numpy()].astype(np.float64)

@@ -98,7 +98,7 @@ def gives(decision):
     (does(lambda view: view.volumes(3)), r"does failed on 2024-01-01: volumes\(3\)"),
     (Strategy(), "failed on 2024-01-01: NotImplementedError"),
     *((does(None, trained_until=day), f"its trained_until .*{day}") for day in ("20181231", "2018", 2018, "soon")),
-    (does(None, every=0), "every=0"),
+    (does(None, every=0), "every=0"), (does(None, trials=2.5), "trials=2.5"),
 ])  # fmt: skip
 def test_a_decision_that_cannot_be_names_strategy_and_day(strategy, message):
     refused(message, backtest, strategy, flat_market(10, 10), error=StrategyError)
@@ -129,7 +129,7 @@ def test_what_is_no_strategy_is_refused(wrong, value):
     ({"start": "2030-01-01"}, "start", "2030-01-01"), ({"start": "soon"}, "start", "soon"),
     ({"cash": NAN}, "cash", "nan"), ({"delisting_return": "x"}, "delisting_return", "x"),
     ({"fill": "noon"}, "fill", "noon"), ({"risk_free": 5}, "risk_free", "5"), ({"costs": 10}, "costs", "10"),
-    ({"name": 5}, "name", "5"), ({"opened": 0}, "opened", "0"), ({"fast": True}, "fast", "True"),
+    ({"name": 5}, "name", "5"), ({"name": ""}, "name", "''"), ({"opened": 0}, "opened", "0"), ({"fast": True}, "fast", "True"),
     ({"market": "sample"}, "market", "str"), ({"whole_shares": "no"}, "whole_shares", "no"),
 ])  # fmt: skip
 def test_arguments_that_cannot_be_are_named_before_anything_is_run(options, argument, value):

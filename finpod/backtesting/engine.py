@@ -70,14 +70,14 @@ def backtest(
     if not isinstance(market, MarketData):
         text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
         raise InputError(text, argument="market")
-    if not isinstance(name, (str, type(None))):
-        raise InputError(f"name is {name!r:.60}; pass a string", argument="name")
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast is True, but a Strategy decides bar by bar; omit the argument fast", argument="fast")
     check_rates(risk_free)
     require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
-    label = name or (who.name if who is strategy else "weights")
+    label = name if name is not None else who.name if who is strategy else "weights"
+    if not (isinstance(label, str) and label):
+        raise InputError(f"the name of the strategy is {label!r:.60}; it must be a non-empty string", argument="name")
     terms = Terms(
         costs=Costs() if costs is None else costs,
         cash=cash,

@@ -13,6 +13,7 @@ import torch
 
 from finpod.evidence.assemble import warnings_of
 from finpod.evidence.skill import search_of
+from finpod.files import json_values
 from finpod.market.data import MarketData
 from finpod.measures import Array, returns_per_year
 from finpod.periods import plain
@@ -109,20 +110,20 @@ class Run:
         """Fields of a result that do not depend on the path of the account."""
         window, terms, who, market = self.window, self.terms, self.strategy, self.market
         frequency = {}
-        for name, unit in (("periods_per_year", "ns"), ("sessions_per_year", "D")):  # a benchmark may lack bars
+        for name, unit in (("periods_per_year", "ns"), ("sessions_per_year", "D")):  # `window.market` may lack rows
             rows, kept = (dates.astype(f"datetime64[{unit}]") for dates in (market.dates, window.dates))
             frequency[name] = plain(returns_per_year(np.isin(np.unique(rows), kept), market.frequency[name]))
         return {
-            **{name: getattr(who, name) for name in ("anchor", "trained_until", "trials", "variant_kind")},
+            **{name: getattr(who, name) for name in ("anchor", "trained_until", "variant_kind")},
+            **{"anchor_every": int(who.every), "trials": int(who.trials)},
             **{name: getattr(self, name) for name in ("risk_free", "opened", "in_sample")},
             **frequency,
             "benchmark": market.benchmark,
-            "anchor_every": who.every,
             "costs": terms.costs,
             "fill": window.execution.fill,
             "whole_shares": terms.whole_shares,
             "windows": dict(who.windows),
-            "agent": dict(who.provenance),
+            "agent": json_values(dict(who.provenance)),
             "search": search_of(who, window.market.periods_per_year),
             "data_hash": market.content_hash,
             "manifest": market.manifest,

@@ -59,7 +59,8 @@ _CHANGES = "{where}: first leak on {day}; {value} on {largest_on} {by} when late
 FINDINGS = {
     "cut": _CHANGES % "are left out",
     "noise": _CHANGES % "are replaced by noise",
-    "held": "{where}: on {day} '{subject}' contains {note}; use {instead} instead",
+    "held": "{where}: on {day} '{subject}' contains {note}; use {instead} instead, or a new strategy object if an "
+    "earlier run stored it",
     "model": "{where}: '{subject}' is {note}, and the strategy " + _NOT_DATED,
     "fill": "fills: first leak on {day}; with fill='{fill}' the order for {subject} is filled at {size:.6g}, a price "
     "that was known when the order was decided",
@@ -271,7 +272,7 @@ def lead(candidates: int, excess: str = "the excess") -> str:
 
 
 def doubt(audit: Audit | None) -> str:
-    """Return a reservation to append to a verdict; empty if the look-ahead audit passed or if there is no audit."""
+    """Return a reservation to append to a verdict if the look-ahead audit failed or has no outcome; else empty."""
     if audit is None or audit.passed:
         return ""
     if audit.passed is None:

@@ -56,8 +56,8 @@ def verdict_of(
     The interval comes from a block bootstrap of whole days. It is the two-sided 95 % percentile interval, `widened` if
     `returns` belong to the best of `opened` > 1 results on the same days. The code is `MORE` if the interval lies above
     zero, `WORSE` if below. Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y
-    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by tracking error x sqrt(y) / 2
-    standard errors, and so lowers both probabilities. On 3,000 series of normal returns without skill, with 1,000
+    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth, in standard errors, by
+    sqrt(y) / 2 x tracking error, and so both probabilities. On 3,000 series of normal returns without skill, with 1,000
     resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -111,13 +111,13 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
-    'validation_luck'         expected best minus mean Sharpe ratio of the trials on validation, by luck alone
+    'validation_luck'         by luck alone, expected best Sharpe ratio of the trials on validation, minus their mean
     'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
     When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures
-    skill. Up to the error of the bootstrap, 'deflated_active_sharpe' is above 0.975 if the verdict over the anchor is
-    `MORE`. Intraday results use daily returns. A short history has no intervals; its only probability is 'overfitting'.
+    skill. If the verdict over the anchor is `MORE`, 'deflated_active_sharpe' is usually above 0.975.
+    Intraday results use daily returns. A short history has no intervals; its only probability is 'overfitting'.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
@@ -231,7 +231,7 @@ def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
     if not searches:
-        return {"trials": strategy.trials}
+        return {"trials": int(strategy.trials)}
 
     def spread(tables: Sequence[Array]) -> float:
         ratios = [np.asarray(metrics(returns=table, periods_per_year=periods_per_year).sharpe) for table in tables]
@@ -240,7 +240,7 @@ def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
 
     active = [table - base[:, None] for table, base in searches]
     return {
-        "trials": strategy.trials,
+        "trials": int(strategy.trials),
         "sharpe_sd": spread([table for table, _ in searches]),
         "ranked_sd": spread(active),
         "overfitting": float(np.mean([overfitting(table) for table in active])),
