@@ -55,13 +55,13 @@ def test_the_table_is_by_date_and_without_circles():
     assert {symbol for chain in families() for symbol in chain[:-1]} == {rename.old for rename in bundled_renames()}
 
 
-@pytest.mark.parametrize("renames", [None, {"OLD": "NEW"}, "Old;New;Date\nOLD;NEW;2022-06-09\nELSE;WHERE;\n"])
+@pytest.mark.parametrize("renames", [None, {"OLD": "NEW"}, "Old;New;Date\nOLD;NEW;09/06/2022\nELSE;WHERE;\n"])
 def test_g11_series_of_a_renamed_listing_are_joined(renames, tmp_path):
     old, new = ("OLD", "NEW") if renames else ("FB", "META")
     if isinstance(renames, str):
         (tmp_path / "renames.csv").write_text(renames)
         renames = tmp_path / "renames.csv"
-    market = market_of(renamed(old, new), renames=renames)
+    market = market_of(renamed(old, new), renames=renames, day_first=True)
     assert market.tickers == ("AAA", new)
     assert_array_equal(market.close[:, 1], walk())
     assert market.manifest["renamed"] == {old: new}

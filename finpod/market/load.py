@@ -89,7 +89,7 @@ def load_market(
         benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
         log = RepairLog()
         bars = read_bars(path, log=log, ticker=ticker, ticker_column=ticker_column, calendar=calendar, **reading)
-        bars, joins = join_renamed(bars, renames, name, log)
+        bars, joins = join_renamed(bars, renames, name, log, day_first)
         benchmark = None if benchmark is None else normal_ticker(benchmark)
         for rename in joins:
             benchmark = rename.new if benchmark == rename.old else benchmark

@@ -47,11 +47,11 @@ def bundled_renames() -> tuple[Rename, ...]:
     return tuple(rename._replace(bundled=True) for rename in read_renames(BUNDLED))
 
 
-def read_renames(renames: Renames) -> list[Rename]:
+def read_renames(renames: Renames, day_first: bool | None = None) -> list[Rename]:
     """Return the renames of a mapping {old: new}, or of a file with columns old, new and optionally date.
 
-    The date is the first day under the new symbol. Raises InputError for a missing file and for a value that is neither
-    a mapping nor a path, DataError for an invalid file or symbol.
+    The date is the first day under the new symbol. `day_first` says how ambiguous dates are read. Raises InputError for
+    a missing file and for a value that is neither a mapping nor a path, DataError for an invalid file or symbol.
     """
     if renames is None:
         return []
@@ -66,23 +66,25 @@ def read_renames(renames: Renames) -> list[Rename]:
             argument="renames",
         )
     symbols = [list(parse_tickers(table[column], name)[0]) for column in ("old", "new")]
-    days = parse_stamps(table["date"], name).clock if "date" in table else np.full(len(table), np.datetime64("NaT"))
-    rules = [Rename(old, new, None if np.isnat(day) else day) for old, new, day in zip(*symbols, days, strict=True)]
+    days = parse_stamps(table["date"], name, day_first).clock if "date" in table else [None] * len(table)
+    rules = [Rename(old, new, None if pd.isna(day) else day) for old, new, day in zip(*symbols, days, strict=True)]
     if twice := [symbol for symbol in symbols[0] if symbols[0].count(symbol) > 1]:
         raise DataError(f"{name} has two entries for {twice[0]}; keep one")
     return rules
 
 
-def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog) -> tuple[pd.DataFrame, list[Rename]]:
+def join_renamed(
+    bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog, day_first: bool | None = None
+) -> tuple[pd.DataFrame, list[Rename]]:
     """Join the bars of each renamed listing under its newest symbol. Return the tidy bars and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless another company used the new symbol before. Bars of
-    the old symbol that follow the rename after a pause belong to another company and keep the old symbol. The returned
-    rename has a day only in this case. If both symbols have a bar at the same time, the new symbol's bar is kept.
-    Raises DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
+    bundled rename applies if the market has both symbols, unless another company used the new symbol before. If the old
+    symbol's bars resume after the rename and a pause above `GRACE`, the resumed bars are another company's: they keep the old
+    symbol, and the returned rename has a day (else None). Where both symbols have a bar, the new symbol's is kept. Raises
+    DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
     """
-    rules = _rules(renames, set(bars["ticker"].cat.categories), name)
+    rules = _rules(renames, set(bars["ticker"].cat.categories), name, day_first)
     if not rules:
         return bars, []
     affected = bars["ticker"].isin([symbol for rule in rules for symbol in rule[:2]])
@@ -93,15 +95,12 @@ def join_renamed(bars: pd.DataFrame, renames: Renames, name: str, log: RepairLog
     return joined.sort_values(["date", "ticker"], ignore_index=True).astype({"ticker": "category"}), joins
 
 
-def _rules(renames: Renames, present: set[str], name: str) -> list[Rename]:
+def _rules(renames: Renames, present: set[str], name: str, day_first: bool | None) -> list[Rename]:
     """Return the renames that apply to the symbols `present`; in a chain, earlier renames come first."""
-    users = {rule.old: rule for rule in read_renames(renames)}
+    users = {rule.old: rule for rule in read_renames(renames, day_first)}
     if isinstance(renames, Mapping) and users and present.isdisjoint(s for rule in users.values() for s in rule[:2]):
-        raise InputError(
-            f"renames: {name} has none of the tickers {', '.join(users)}; use some of its {len(present)} tickers, such "
-            f"as {', '.join(sorted(present)[:3])}",
-            argument="renames",
-        )
+        text = f"renames: {name} has none of the tickers {', '.join(users)}; use some of its {len(present)} tickers"
+        raise InputError(f"{text}, such as {', '.join(sorted(present)[:3])}", argument="renames")
     bundled = [rule for rule in bundled_renames() if rule.day is not None]
     later = {rule.old: rule.new for rule in bundled}
     rules: dict[str, Rename] = {}

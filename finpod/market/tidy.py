@@ -148,8 +148,9 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
         tickers, respelled = parse_tickers(layout.tickers, name)
     else:
         columns, respelled = parse_tickers(pd.Series(labels, dtype=object), name)
-        if (twice := pd.Series(columns).duplicated(keep=False)).any():
-            one, other, *_ = (label for label, again in zip(labels, twice, strict=True) if again)
+        if (again := pd.Series(columns).duplicated()).any():
+            repeated = columns[again.argmax()]
+            one, other, *_ = (label for label, column in zip(labels, columns, strict=True) if column == repeated)
             raise DataError(f"{name} has the columns {one} and {other} for the same ticker; keep one of them")
         tickers = columns.take(np.tile(np.arange(len(labels)), len(layout.dates)))
     if ticker is not None:
