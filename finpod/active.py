@@ -67,7 +67,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return 'rank_correlation' over the assets that either path targets, with prices at a fill and the next."""
+    """Return 'rank_correlation' over the assets that either path targets. Returns run from each fill to the next."""
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from finpod.errors import FinpodError, InputError, StrategyError, did_you_mean
+from finpod.errors import FinpodError, InputError, StrategyError, did_you_mean, with_kind
 from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
@@ -80,9 +80,9 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
 def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
-    The file runs as a separate module, and the class is called without arguments. Raises InputError for a missing file
-    and for a task that lacks a required member. Raises StrategyError for a file that cannot be run, a class that is
-    missing or cannot be called and, if `spec` names no class, a file that defines no task or several tasks.
+    The file runs as a separate module, and the class is called without arguments. If `spec` names no class, only
+    classes with all members in `NEEDED` count as tasks. Raises InputError for a missing file or an incomplete task, and
+    StrategyError for a file that cannot be run, a missing or failing class and, without a name, no or several tasks.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -136,8 +136,7 @@ def _module(path: Path) -> ModuleType:
 
 def _place(error: BaseException, path: Path) -> str:
     """Return the error as 'line 3: NameError: ...'. The line is that of the last traceback entry in the file `path`."""
-    lines = str(error).strip().splitlines()
-    reason = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else lines[0] if lines else ''}"
+    reason = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else with_kind(error)
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (reached or [None])[-1]
     return reason if line is None else f"line {line}: {reason}"

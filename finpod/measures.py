@@ -195,7 +195,7 @@ def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) ->
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
     A return is relative to the last value before its period. The first return is relative to the first value. Missing
-    values are skipped; the return after a whole period without a value is NaN.
+    values are skipped. The return after a period that has dates but no value is NaN; a period without dates is ignored.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]

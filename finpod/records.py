@@ -77,13 +77,13 @@ class Audit:
     """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if the checks found nothing, False if there are findings, None if the audit has no outcome."""
+    """True if the checks found nothing, False if there are findings, None if there is a `reason` and no finding."""
     findings: tuple[Finding, ...] = ()
     days: tuple[str, ...] = ()  # days of the rows checked, YYYY-MM-DD
     subject: str = ""  # name of the strategy or other object audited
     unchecked: tuple[str, ...] = ()  # codes of what was not checked, keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
-    """Why there is no outcome: "ready_weights", "no_decision", "not_repeatable" or "failed"; else empty."""
+    """Why decisions could not be audited: "ready_weights", "no_decision", "not_repeatable", "failed"; else empty."""
     note: str = ""  # day or error that the reason refers to
     decisions: int | None = None  # number of decisions of the run
     compared: int | None = None  # how many of these were compared: those up to the last day checked

@@ -97,8 +97,8 @@ class BacktestResult:
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
     """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of
-    their Sharpe ratios on validation; 'ranked_sd', the same for their returns in excess of the anchor; 'overfitting',
-    the probability that the choice of the candidate with the highest ratio in excess of the anchor is overfitted."""
+    their Sharpe ratios on validation; 'ranked_sd', the same for active returns (returns minus those of the anchor);
+    'overfitting', the probability that choosing the highest Sharpe ratio of active returns is overfitted."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()

@@ -219,7 +219,7 @@ def forecast(closes: Array, lookback: int) -> Array:
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score). By default, agents cannot tilt more strongly than this.
+    """Return weights [..., N] proportional to exp(tanh score), which is from 1/e to e, as for agents by default.
 
     Weaker tilts have higher information ratios after costs. They trade less, but do not predict better.
     """

@@ -24,7 +24,7 @@ class Store:
 
     File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the
     folder NAME.parts, and `read` joins the objects. Methods raise InputError, which names the file, if a file cannot be
-    written, read or removed. The constructor raises InputError for a file and for a URL that cannot be opened.
+    written, read or removed. The constructor raises InputError if `place` is a file, or a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:

@@ -84,7 +84,7 @@ def train(
     later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
     (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
     `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped, with a
-    warning or a message to `progress` and `watch`. The call returns the selected agents as an `Ensemble`, a Strategy.
+    warning or a message to `watch`, or else `progress`. The call returns the selected agents as an `Ensemble`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
     the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
@@ -98,10 +98,10 @@ def train(
     rules. `pods` says where agents train.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
-    continues this run with the same settings. `fork` starts from a copy of another unfinished run; all settings but
-    task and learner may change. The log records the settings, the arguments of `load_market` and the values `metadata`,
-    so a run can be resumed by name. `progress` is called with a step's name and the fraction done, `watch` with the
-    `Scheduler`.
+    continues this run with the same settings. `fork` starts from a copy of another unfinished run. The fork must keep
+    its task, learner, threads, seeds and steps per round; other settings may change. The log records the settings, the
+    arguments of `load_market` and the values `metadata`, so a run can be resumed by name. `progress` is called with a
+    step's name and the fraction done, `watch` with the `Scheduler`.
 
     With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it (if
     `pods` uses Ray), raises the errors that would prevent training, and returns None.

@@ -66,7 +66,7 @@ class Comparison:
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
     periods_per_year: float
-    """Returns per year on the common sessions: the median over the runs, which may count other sessions in between."""
+    """Returns per year on the common sessions: median over the runs. A run may have further sessions between these."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window, and on benchmarks and equal-weight portfolios: codes "shortened" and "several_rivals"."""
 

@@ -49,7 +49,7 @@ def run(
     `ENVIRONMENT`, panel, backtest, bootstrap and report. Steps per second are summed over `envs` accounts in a
     simulated market of `names` stocks. A step is one decision of one account. The task has its default settings, except
     for the start groups (accounts that trade the same days). Four speeds are measured, each for about `seconds`: the
-    environment alone, compiled by torch.compile, and with a policy; and PPO from end to end.
+    environment alone, the environment compiled by torch.compile, the environment with a policy, PPO from end to end.
     The time to compute a large table of features is measured once. `finpod.bench.backtests` makes the other lines.
     Raises InputError for invalid sizes, a missing device and an unknown `what`.
     """

@@ -227,7 +227,7 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return [S]: effective number of `names` assets divided by `names`, for log-normal weights of each spread [S]."""
+    """Return [S]: mean of (effective number of assets / `names`) over draws of `names` log-normal weights, per spread."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names

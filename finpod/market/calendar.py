@@ -68,7 +68,7 @@ def offset_text(distance: np.timedelta64) -> str:
 class Timeline:
     """Times at which the sessions of a market end: the exchange's close, or the end of the day if no close is known.
 
-    `zone` is the time zone of these times. If `zone` is None, times are compared without conversion.
+    `zone` is the time zone of these times. If `zone` is None, only the date of a time matters.
     """
 
     def __init__(self, dates: Array, calendar: str | None) -> None:

@@ -27,7 +27,7 @@ NO_BENCHMARK = "none"
 NO_CALENDAR = "the dates of the file"
 """Value of `calendar` in the manifest if every date counts as a session."""
 UNCOVERED = np.timedelta64(1, "h")
-"""If a session has no bar within this time of its open, or none of its close, the times may be in another time zone."""
+"""If a session lacks bars within this time of its open, or of its close, its times may be in another time zone."""
 ODD_DATES = 0.05
 """If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
 NEGATIVE = 0.2
@@ -108,7 +108,7 @@ def _check_tickers(
     tickers = bars["ticker"].cat.categories
     if bars.empty and membership is not None:  # bars of tickers that are not members were left out
         first = ", ".join(membership.tickers[:3])
-        raise InputError(f"{name} has no prices for members, such as {first}; give members with prices", "members")
+        raise InputError(f"{name} has no prices for members, such as {first}; give at least one with prices", "members")
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers ({', '.join(tickers[:3])} ...) that is not a member"
         raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")

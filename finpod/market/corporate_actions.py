@@ -130,7 +130,7 @@ def _as_traded(
     of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
     decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
     Assets do not affect each other, because a table may combine vendors. The masks [R] mark bars with a vendor's
-    adj_close (`has_adjusted`), splits whose step adj_close / close has (`in_factor`) and repaired splits (`repaired`).
+    adj_close (`has_adjusted`), splits that adj_close / close contains (`in_factor`) and repaired splits (`repaired`).
 
     The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
     to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.

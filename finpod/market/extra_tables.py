@@ -50,8 +50,8 @@ def with_extra(
     the day. Each row has the known value with the latest `date`; if several known values have this date, the row has
     the one that became known last. Values are never filled backwards.
 
-    Raises InputError for a missing file and for a reserved or repeated name; DataError for a value that is text or
-    infinite, two values for one ticker, date and `known_at`, and a table without values or without a known ticker.
+    Raises InputError for a missing file, a reserved name and a name that the market has; DataError for text, infinity,
+    a name twice in a table, two values for one ticker, date and `known_at`, and no values or no known ticker.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -155,7 +155,7 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """Return stamps [R] in the market's time zone, NaT where blank. Midnight stands for a day and is not converted."""
+    """Return stamps [R] in `timeline.zone` (None: the later of written and UTC), NaT if blank. Midnight is kept."""
     stamps = parse_stamps(column, label, day_first)
     local = stamps.on_clock(timeline.zone) if timeline.zone else np.maximum(stamps.on_clock(UTC), stamps.clock)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, local)

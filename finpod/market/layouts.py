@@ -135,8 +135,8 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
 
-    The level that contains a close has the fields. If both levels do and one is named as tickers, the other has the
-    fields; otherwise, the only level with an unambiguous close, such as "Close". Raises DataError if still undecided.
+    The level that contains a close has the fields. If both contain one, the level that is not named as tickers has the
+    fields, or else the only level with an unambiguous close, such as "Close". Raises DataError if still undecided.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
@@ -163,7 +163,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels have both a field and a ticker, or if no label has and it may not be wide.
+    Raises DataError if only some labels have a field and a ticker, or if none has and the table may not be wide.
     """
     parts = [_split_label(column.label) for column in columns]
     labels = {column.label for column in columns}

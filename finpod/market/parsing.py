@@ -96,9 +96,9 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
     """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else found in the texts.
 
-    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if one,
-    two, or at least four digits follow it, or digits with an exponent or a letter such as K, or if it follows 0, no
-    digit, or at least four digits. In volumes, any other mark separates thousands. Raises DataError if the texts do not
+    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if
+    no digit, 0 or at least four digits precede it, if one, two or at least four digits follow it, or if K, M, B, T or
+    an exponent ends the number. In volumes, any other mark separates thousands. Raises DataError if the texts do not
     decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
@@ -199,7 +199,7 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values together decide whether 03/04/2024 is
-    in March or April, and 24/01/31 in 2024 or 2031. If they do not decide, `day_first` must be given. A Period becomes
+    in March or April. If they do not, or if all may be YY/MM/DD, `day_first` must be given. A Period becomes
     its last day, or its start if shorter than a day. Raises DataError for the first value that is no date in 1700-2200.
     """
     if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day

@@ -23,7 +23,7 @@ from finpod.report.svg import EXPLAINED, PALETTE, WIDE_TEXT, Line, Shown, Spec
 from finpod.result import BacktestResult
 
 HALF_YEAR = 126
-"""Number of returns in a rolling window. Histories shorter than two such windows use windows of half the length."""
+"""Number of returns in a rolling window; half as many if the history has fewer than two full windows."""
 BANDS = (0.05, 0.25, 0.5, 0.75, 0.95)
 """Quantiles of the random portfolios' values: the edges of the 90 % and 50 % bands, and the median."""
 FEWEST_MONTHS = 3

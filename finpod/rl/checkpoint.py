@@ -53,7 +53,7 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if the weights do not fit, or without `untrained` if only the task can build the policy.
+        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task can build it.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")

@@ -79,7 +79,7 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., A] of the action dimensions that have an effect, broadcastable to [..., M, A]."""
+        """Return a bool mask [..., 1, A] of the action dimensions with an effect, the same for all M environments."""
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
@@ -143,7 +143,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of dimensions in use: assets that may be held, and cash. 'shares': all."""
+        """Return a bool mask [..., 1, A] in use: assets that may be held ('softmax': and cash). 'shares': all."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)

@@ -40,7 +40,7 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
-    """Approximate KL divergence (per action dimension if `factored`) above which the rest of an update is skipped."""
+    """Approximate KL divergence (per action dimension if `factored`) above which an update changes the weights no further."""
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     num_steps: int = 16

@@ -28,7 +28,7 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions change, zero outside `among`. None: equal weights, not passed to `encode`."""
+    """[T, N] float32 weights that actions change, zero outside `among`. None: equal weights; `encode` then gets no anchor."""
 
 
 class Score(NamedTuple):
@@ -37,14 +37,14 @@ class Score(NamedTuple):
     metrics: Mapping[str, float]
     """Name -> metric, NaN if undefined. Agents are ranked by the metric that `Task.measure` names."""
     returns: Array | None = None
-    """[n] returns in the n periods of the evaluation, or None. Selection prefers agents with dissimilar returns."""
+    """[n] returns in the n periods, or None. Given `Task.baseline`, selection prefers agents with unlike returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
     """Settings of an agent that the tournament varies in addition to learner settings, such as the network's width.
 
-    A fresh agent draws all settings except those only in `start`. A mutated copy changes `ranges` and learner settings.
+    Fresh agents draw `ranges`, `subsets`, `choices` and learner settings. Copies change `ranges` and learner settings.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return the returns [n] of a policy without skill, or None. They are subtracted before agents are compared."""
+        """Return the returns [n] of a policy without skill, or None. Selection correlates the agents' returns minus these."""
         return None
 
     def spec(self) -> dict[str, Any]:

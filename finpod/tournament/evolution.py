@@ -153,7 +153,7 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield, for each level from the highest, (trial, False) for trials to continue, then (trial, True) for copies."""
+    """Yield per level, highest first, (trial, False) for trials to continue, then (trial, True) for those to copy."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

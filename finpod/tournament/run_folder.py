@@ -53,8 +53,8 @@ class RunFolder:
     ) -> None:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
 
-        A resumed or forked run must have the seeds, the plans and the learner of the `setups` (one for each
-        tournament); see `refuse_changes`.
+        The `setups` (one for each tournament) must include all seeds of a resumed or forked run. Plan and learner may
+        differ only as `refuse_changes` allows.
         """
         begun = self.begun()
         if fork is not None:

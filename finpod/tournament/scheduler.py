@@ -35,16 +35,16 @@ from finpod.workers.ray_executor import RayExecutor
 T = TypeVar("T")
 
 WAIT = 0.5
-"""Largest number of seconds between calls of `watch` on Ray. In this process, a slice of training may take longer."""
+"""Largest number of seconds between calls of `watch` on Ray. Without Ray, it is the time of a slice of training."""
 
 
 class Scheduler:
     """Runs one tournament, or continues it from its log. It calls `watch` with itself as the argument.
 
-    Attributes for `watch`: `running` maps the number of each trial in training to the trial and its start. `where`
-    describes the executor. `steps` counts environment steps of all agents since `began`. Times are Unix times. `latest`
-    is the last trial that ended since the previous call, or None. `losses` has the training losses of the last trial
-    that ended. `remark` is the message for this call, or empty. The first message is the argument `remark`.
+    Attributes for `watch`: `running` maps the number of each trial in training to (trial, start time of its slice).
+    `where` describes the executor. `steps` counts environment steps of all agents since `began`. Times are Unix times.
+    `latest` is the last trial that ended since the previous call, or None. `losses` has the training losses of the
+    last trial that ended. `remark` is the message for this call, or empty. The first message is the argument `remark`.
     """
 
     def __init__(

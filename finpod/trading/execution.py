@@ -60,7 +60,7 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows by which a step starts after the last row that its decision sees: 0 (open fills), 1 (close fills)."""
+        """Rows from the last row that a decision sees to the row of its step: 0 (open fills), 1 (close fills)."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
@@ -72,7 +72,7 @@ class Execution:
         """[T, N] sigma / sqrt(V), the relative price move of trading one unit of currency; None without volumes.
 
         sigma is the root mean square of the returns in the month up to the row. V is the mean of close * volume in that
-        month over the bars with a volume. Both are for one row; sigma / sqrt(V) is the same for any bar length. An
+        month over the bars with a volume. Both are per bar, but sigma / sqrt(V) does not depend on the bar length. An
         asset without volume gets the largest value of the day's members, or NaN if no member has volume.
         """
         if self.volume is None:

@@ -53,7 +53,7 @@ class Costs:
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
         """Return the cost as a fraction of the notional traded at `price` [..., N]; a float if `per_share` is zero.
 
-        It is rate + per_share * factor / price, but at most 1, so that the cost of a sale never exceeds its proceeds.
+        It is rate + per_share * factor / price, but at most 1. `factor`: adjusted / traded price; None means 1.
         """
         if self.per_share == 0:
             return self.rate
