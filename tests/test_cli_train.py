@@ -66,7 +66,7 @@ def test_a_check_of_a_run_that_would_begin_trains_nothing(work, monkeypatch, lin
     ("--device cuda --market nosuch", "--device is 'cuda'"),
     ("--validation 2010-06-01:2010-09-30", "--validation starts on 2010-06-01"),
     ("--address 127.0.0.1:1", "127.0.0.1:1"),
-    ("--features retrun_5", "retrun_5"),
+    ("--features retrun_5", "retrun_5"), ("--storage /proc/runs", "/proc/runs"),
     ("--ray --pod-cpus 1000", "1000 CPU"),
     ("--tensorboard data/sim/manifest.json/x", "data/sim/manifest.json is not a folder"),
     ("--learner apg --action shares", "action 'shares'"),

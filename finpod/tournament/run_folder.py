@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from finpod.errors import EngineError, FinpodError, InputError
-from finpod.files import UNFINISHED, locked, to_json_line
+from finpod.files import UNFINISHED, locked, require_free_file, to_json_line
 from finpod.rl import LEARNERS
 from finpod.storage import Store
 from finpod.tournament.history import FINISHED
@@ -51,7 +51,8 @@ class RunFolder:
     def require(
         self, *, resume: bool, overwrite: bool, fork: RunFolder | None = None, setups: Sequence[TournamentSetup] = ()
     ) -> None:
-        """Raise InputError if an unfinished run is neither resumed nor overwritten, or if there is no run to resume.
+        """Raise InputError if an unfinished run is neither resumed nor overwritten, if there is no run to resume, or if
+        the run is in a folder on this machine that cannot be written.
 
         The `setups` (one for each tournament) must include all seeds of a resumed or forked run. Plan and learner may
         differ only as `refuse_changes` allows.
@@ -66,6 +67,8 @@ class RunFolder:
             raise InputError(f"{self.where} is unfinished; pass resume=True, or overwrite=True to start anew")
         elif resume and not begun:
             raise InputError(f"there is no unfinished run at {self.where}; leave out resume=True", argument="resume")
+        if self.store.folder is not None:
+            require_free_file(self.store.folder / "log", overwrite=True)
         source = self if resume and fork is None else fork
         if source is not None and setups:
             source._require_setups({one.plan.seed: one for one in setups}, forked=fork is not None)
