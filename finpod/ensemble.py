@@ -51,9 +51,11 @@ class Ensemble(Strategy):
         if not members:
             raise CheckpointError("the ensemble has no members; pass at least one")
         task = members[0].task_spec
-        self.members = tuple(members)
-        self.name, self.trials, self.provenance = name, trials, provenance
-        self.log, self.baseline = tuple(log), tuple(baseline)
+        tasks = [[one.task_spec.get(key) for key in ("trading", "fill", "windows", "trained_until")] for one in members]
+        if any(one != tasks[0] for one in tasks):
+            raise CheckpointError(f"{name} has agents of different tasks; pass agents of one training")
+        self.members, self.name, self.trials, self.provenance = tuple(members), name, trials, provenance
+        self.log, self.baseline, self.scores = tuple(log), tuple(baseline), tuple(scores)
         known = [line["returns"] for line in log if line["returns"]]
         self.tried = [np.array(known, dtype=np.float64).T] if known else []
         self.tried_over = [np.array(baseline)] if len(baseline) and known else []
@@ -64,7 +66,6 @@ class Ensemble(Strategy):
         self.trading = TradingConfig(**{**task["trading"], "costs": Costs(**task["trading"]["costs"])})
         self.every, self.anchor = self.trading.hold, self.trading.anchor
         self.max_weight, self.max_turnover = self.trading.max_weight, self.trading.max_turnover
-        self.scores = tuple(scores)
         functions = {name_of(feature): feature for feature in own_features}
         observed = list(dict.fromkeys(name for member in members for name in member.task_spec["features"]))
         self.features: tuple[Any, ...] = tuple(functions.get(feature, feature) for feature in observed)

@@ -65,6 +65,9 @@ def test_it_holds_the_mean_of_its_members(market, ensemble):
     mean = np.mean([weights_by_day(part, market) for part in parts], axis=0)
     np.testing.assert_allclose(weights_by_day(ensemble, market), mean, rtol=1e-12)
     assert np.abs(weights_by_day(parts[0], market) - weights_by_day(parts[1], market)).max() > 1e-6
+    other = replace(parts[0].members[0], task_spec=parts[0].members[0].task_spec | {"trained_until": "2001-01-02"})
+    mix = partial(Ensemble, name="mix", trials=1, provenance={})
+    refused("different tasks", mix, [ensemble.members[1], other], error=CheckpointError)
 
 
 @pytest.mark.parametrize("action", ["tilt", "softmax", "shares"])
