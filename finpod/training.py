@@ -54,12 +54,12 @@ def train(
     learner: str = "ppo",
     features: Features = None,
     costs: Costs | None = None,
-    agents: int = 4,
+    agents: int | None = None,
     steps: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     seeds: int = 1,
-    rounds: int = 2,
-    keep: int = 3,
+    rounds: int | None = None,
+    keep: int | None = None,
     hold: int = HOLD,
     action: str = ACTION,
     fill: str | None = None,
@@ -83,8 +83,8 @@ def train(
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
     later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
     (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
-    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped, with a
-    warning or a message to `watch`, or else `progress`. The call returns the selected agents as an `Ensemble`.
+    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped. They
+    are named to `watch`, else to `progress`, else in a warning. The call returns the selected agents as an `Ensemble`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
     the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
@@ -94,8 +94,8 @@ def train(
     of environment steps of an agent (default: that of the task), rounded to whole rollouts. The tournament trains
     `agents` agents in `rounds` rounds, and selects `keep` of them. After each round, changed copies of strong agents
     replace weak ones. With `seeds` > 1, the tournament is run that many times, with seed, seed + 1, ..., and the
-    selected agents of all tournaments are kept. `plan` has the other settings of the tournament, such as mode and stop
-    rules. `pods` says where agents train.
+    selected agents of all tournaments are kept. `plan` has these numbers if they are not given, and other settings of
+    the tournament, such as mode and stop rules. `pods` says where agents train.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
     continues this run with the same settings. `fork` starts from a copy of another unfinished run. The fork must keep
@@ -115,7 +115,8 @@ def train(
     for name, value, kind in (("pods", pods, Pods), ("plan", plan, Plan), ("costs", costs, Costs)):
         if not isinstance(value, kind | None):
             raise InputError(f"{name} is {value!r:.60}; pass an instance of {kind.__name__}", argument=name)
-    pods, plan = pods or Pods(), replace(plan or Plan(), agents=agents, rounds=rounds, keep=keep, seed=seed)
+    sizes: Any = {"agents": agents, "rounds": rounds, "keep": keep, "steps": steps, "seed": seed}
+    pods, plan = pods or Pods(), replace(plan or Plan(), **{k: size for k, size in sizes.items() if size is not None})
     if isinstance(task, str) and task != STOCKS:
         require_choice("task", task, TASKS, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
@@ -128,14 +129,17 @@ def train(
     learning = _learning_task(task, here, of_market, settings, learner, config)
     if isinstance(learning, LocomotionTask):
         learning = replace(learning, device=used)
-    plan = replace(plan, steps=learning.steps if steps is None else steps)
+    if steps is None and plan.steps == Plan.steps:
+        plan = replace(plan, steps=learning.steps)
     shared: dict[str, Any] = {"task": learning, "learner": learner, "device": here, "threads": threads}
     shared["num_envs"] = settings.get("num_envs", learning.num_envs)
     shared["config"] = config or LEARNERS[learner].Config(**learning.defaults(learner))
-    setups = [TournamentSetup(plan=replace(plan, seed=seed + s), **shared) for s in range(seeds)]
+    setups = [TournamentSetup(plan=replace(plan, seed=plan.seed + s), **shared) for s in range(seeds)]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, setups=setups)  # before the features are computed
     remarks = _prepare(setups[0], progress, watch)
+    if resume or fork is not None:
+        (how["fork"] or folder).require_setups(setups, forked=fork is not None)
     if check:
         open_executor(setups[0], pods).close()
         return None
@@ -216,7 +220,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
         progress("features", 0.0)
     remarks = []
     if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
-        remarks.append(f"features dropped because they are undefined on most training rows: {dropped}")
+        remarks.append(f"features dropped because they are undefined on most of the members' training bars: {dropped}")
     cap, members = task.trading.max_weight or 1.0, task.execution.among
     fewest, needed = int(members[task.train[0] : task.validation[1]].sum(-1).min()), math.ceil(1 / cap - 1e-6)
     if cap < 1 and fewest < needed:

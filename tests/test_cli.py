@@ -74,7 +74,7 @@ def everything(folder):
     }.items()),
     (f"{NEW} --ray --pods many", ["--pods is 'many'"]), (f"{NEW} --pods 2", ["--pods needs --ray"]),
     (f"{NEW} --resume some --fork other", ["--resume", "--fork"]),
-    ("train stocks --out x", ["--train is missing", "--train, --validation and --out"]),
+    ("train stocks --out x", ["--train is missing", "needs --train and --validation"]),
     ("train hopper --out x --fee-bps 1", ["--fee-bps is for stocks"]),
     ("train ant --out x --market sample", ["--market"]),
     ("train hopper --out x --variant full", ["hopper has no variant 'full'; choose one of standard, fast"]),

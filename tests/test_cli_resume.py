@@ -126,6 +126,7 @@ def test_g18_a_run_begun_from_python_is_resumed(work, killed, tmp_path_factory, 
 def test_g18_a_run_begun_from_python_is_forked(work, killed):
     shutil.copytree(killed["memory"], work / "strategies" / "python.unfinished")
     assert "--out is missing" in run("train --fork strategies/python --market sim").error
+    assert "--fee-bps was 5.0" in run("train --fork strategies/python --market sim --out x --fee-bps 4 --check").error
     line = "train --fork strategies/python --market sim --out strategies/other --agents 4 --keep 1 --json"
     made = json.loads(run(line).out)
     assert (made["plan"]["agents"], made["plan"]["keep"], len(made["members"])) == (4, 1, 1)

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("unaudited")
 def trained(market, tmp_path_factory):
     """Four agents in two rounds."""
     out = tmp_path_factory.mktemp("strategies") / "four"
-    return tiny_train(market, out, agents=4, keep=2, seed=7, plan=Plan(alike=1.0))
+    sizes = {"agents": None, "keep": None, "steps": None, "plan": Plan(agents=4, keep=2, seed=7, alike=1.0, steps=128)}
+    return tiny_train(market, out, **sizes)
 
 
 def task_of(market):

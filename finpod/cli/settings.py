@@ -46,7 +46,7 @@ class Run:
     resume: str | None = None
     """Continue the unfinished run NAME with its recorded settings. If it does not exist and --out is NAME, start it."""
     fork: str | None = None
-    """Start from a copy of the unfinished run NAME; other options may change its settings, but not the task or the learner."""
+    """Start from a copy of the unfinished run NAME, with the same task, costs, learner, seeds and steps per round."""
     tensorboard: Path | None = None
     """Folder for TensorBoard event files."""
 
@@ -71,7 +71,7 @@ TRADING = options.fields_of(
     rebalance_every={"help": "Bars (sessions, if bars are daily) from one decision to the next."},
     action={
         "kind": "Literal['tilt', 'softmax', 'shares']",
-        "help": "'tilt' changes the weights of the anchor, 'softmax' weights assets and cash, 'shares' buys and sells.",
+        "help": "'tilt' changes the anchor's weights, 'softmax' sets weights and cash, 'shares' buys and sells.",
     },
     anchor={
         "default": "equal-weight",
@@ -145,6 +145,8 @@ def arguments(values: Mapping[str, Any], recorded: Recorded | None = None) -> di
         given |= trading | {"config": recorded.config if same else None, "threads": task["threads"]}
     if values["envs"] is not None:
         given["num_envs"] = values["envs"]
+        if recorded and values["envs"] != recorded.header["num_envs"]:
+            given.pop("start_groups", None)
     if values["task"] in NAMES:
         given["variant"] = values["variant"]
     if values["task"] == STOCKS:

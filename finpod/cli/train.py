@@ -104,7 +104,7 @@ def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], R
             values |= driven(resume, recorded.storage if recorded else None, out)
     refuse_others(values["task"], typed)
     if lacking := [name for name in needed(values) if values[name] is None]:
-        raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*needed(values))}")
+        raise InputError(f"{spelled(lacking[0])} is missing; a new run needs {spelled(*lacking)}")
     if resume and not again:
         console.remark(f"there is no unfinished run {resume}; starting a new one")
     return values, recorded, again
@@ -128,7 +128,7 @@ def _show(trained: Ensemble | TrainedRun, values: Mapping[str, Any], out: Path) 
         members, score = provenance["members"], provenance["score"]
         print(f"{trained.name}: the best {len(members)} of {trained.trials} trials")
         print(provenance.get("title", provenance["task"]))
-        best = "-inf" if members[0]["score"] is None else f"{members[0]['score']:.4g}"
+        best = "not finite" if members[0]["score"] is None else f"{members[0]['score']:.4g}"
         print(f"{score}: {best} by agent {members[0]['agent']}")
     else:
         lines = provenance["figures"]

@@ -29,7 +29,7 @@ from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, Tournamen
 LEASE = 120.0
 """Age in seconds from which the lock file of a driver at a URL is ignored."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""Entries of a header: the hash of the bars up to the end of validation, and the windows of these bars."""
+"""Entries of a header: the hash of the bars up to the end of validation; the training and validation windows."""
 
 
 class RunFolder:
@@ -71,18 +71,19 @@ class RunFolder:
             require_free_file(self.store.folder / "log", overwrite=True)
         source = self if resume and fork is None else fork
         if source is not None and setups:
-            source._require_setups({one.plan.seed: one for one in setups}, forked=fork is not None)
+            source.require_setups(setups, forked=fork is not None, complete=False)
 
-    def _require_setups(self, setups: Mapping[int, TournamentSetup], *, forked: bool) -> None:
+    def require_setups(self, many: Sequence[TournamentSetup], *, forked: bool, complete: bool = True) -> None:
+        """Raise InputError if `many` may not resume or fork the run. Unless `complete`, the task is not compared."""
+        setups = {one.plan.seed: one for one in many}
         for name, seed in begun_logs(self.store).items():
             if seed not in setups:  # its tournament would never be finished
-                raise InputError(
-                    f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, setups))}; "
-                    "pass the same seeds, or begin a new run under another name"
-                )
+                text = f"{self.where} has a tournament of seed {seed}, but the seeds are {', '.join(map(str, setups))}"
+                raise InputError(f"{text}; pass the same seeds, or begin a new run under another name")
             if header := TrialLog(self.store, name).header:
                 setup = setups[seed]
-                given = {"format": FORMAT, "plan": _plain(asdict(setup.plan)), "learner": setup.learner}
+                early = {"format": FORMAT, "plan": asdict(setup.plan), "learner": setup.learner}
+                given = _plain(setup.header() if complete else early)
                 refuse_changes(differences({entry: header.get(entry) for entry in given}, given), self.where, forked)
 
     @contextmanager
@@ -207,10 +208,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments `storage` and `out` with which `train` resumes a run in its present folder or at its URL.
+    """Return `storage` and, if it follows from the folder of the run, `out`: arguments with which `train` resumes it.
 
-    `recorded` is the storage in the log. If it is not the present folder and `out` is None, the output folder is the
-    present folder without '.unfinished'. Raises InputError if that folder's name does not end in '.unfinished'.
+    `recorded` is the storage in the log. If `out` is None and the run is not in the folder `recorded`, `out` becomes
+    the run's folder without '.unfinished'. In this case, the folder must have this suffix; else InputError is raised.
     """
     if "://" in run:
         return {"storage": run}
@@ -269,10 +270,8 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
             raise InputError(f"{change}, so agents are not comparable with the earlier ones; {way_out}", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
-                raise InputError(
-                    f"rounds of {where} end at {old!r:.200} steps, but rounds of the fork end at {new!r:.200}; "
-                    "use the same number of steps per round"
-                )
+                text = f"rounds of {where} end at {old!r:.200} steps, but rounds of the fork end at {new!r:.200}"
+                raise InputError(f"{text}; use the same number of steps per round")
         elif not forked:
             way_out = "resume with the same settings, or fork it to another name with fork="
             raise InputError(f"{where} was begun with other settings: {change}; {way_out}", argument="resume")

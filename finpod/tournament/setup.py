@@ -31,7 +31,7 @@ FIXED = ("task", "format", "measure", "learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament early: no new trial begins, and running trials complete. None turns a rule off."""
+    """Rules that end a tournament: no new trial begins, and running trials complete. None turns a rule off."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
@@ -70,7 +70,8 @@ class Plan:
     retries: int = 3
     """Number of times that training is repeated from the last checkpoint after a lost pod. Then the trial fails."""
     alike: float = ALIKE
-    """Largest correlation of the excess returns (validation returns minus the baseline's) of two selected agents."""
+    """Largest correlation of the excess returns (validation returns minus the baseline's) of two selected agents of one
+    tournament. Agents above it are selected if too few others are left."""
     restart_rate: float = 0.25
     """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     stop: Stop = field(default_factory=Stop)
