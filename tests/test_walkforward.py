@@ -112,8 +112,8 @@ def test_the_result_tells_what_each_segment_earned(market, done):
         assert np.prod([1 + line[kind] for line in lines]) == pytest.approx(curve.iloc[-1] / curve.iloc[0], rel=1e-9)
     second = market.window(*lines[1]["test"].split(" to "))
     part = slice(second[0] - FIRST, second[1] - FIRST + 2)
-    own, equal = (curve.iloc[part].pct_change().dropna() for curve in (result.equity, result.equal_weight_equity))
-    over = own - equal
+    own, anchor = (curve.iloc[part].pct_change().dropna() for curve in (result.equity, result.anchor_equity))
+    over = own - anchor
     ratio = finpod.metrics(returns=over, periods_per_year=result.periods_per_year).sharpe
     error = sharpe_error(over.to_numpy(), periods_per_year=result.periods_per_year)
     assert lines[1]["out_of_sample_score"] == pytest.approx(ratio - error, rel=1e-9)

@@ -31,9 +31,9 @@ class Windows:
     end: str | None = None
     """Last session, YYYY-MM-DD; by default the last of the data."""
     train: str = "4y"
-    """Length of each training window: 4y, 6m or a number of sessions."""
+    """Length of each training window and its purge: 4y, 6m or a number of sessions."""
     validation: str = "1y"
-    """Length of each validation window, on which agents are selected."""
+    """Length of each validation window, on which agents are selected, and its embargo."""
     test: str = "1y"
     """Length of each test window, in which newly trained agents trade."""
     expanding: bool = False
@@ -77,7 +77,7 @@ def walkforward(
     console.say_device(values["device"])
     market = options.load(values)
     if check:
-        segments = _segments(market, start, windows, training, out)
+        segments = _segments(market, start, windows, training, out, resume=resume)
         console.show({"segments": len(segments), "output": str(out), "check": "passed; nothing was trained"}, as_json)
         return
     with console.progress("training") as progress:
@@ -113,16 +113,21 @@ def _require_spans(windows: Mapping[str, Any]) -> None:
 
 
 def _segments(
-    market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any], out: Path
+    market: MarketData, start: str, windows: Mapping[str, Any], training: Mapping[str, Any], out: Path, *, resume: bool
 ) -> list[Segment]:
-    """Return the segments. Raises InputError for windows outside the data, or if the first segment cannot train."""
+    """Return the segments. Raises InputError for windows outside the data, if the first segment cannot train, and if the
+    run to `resume` has other settings."""
     import finpod
+    from finpod.walkforward.retraining import SegmentsFolder, settings_of
     from finpod.walkforward.schedule import gaps, schedule
 
     hold, fill = training["hold"], training["fill"]
     purge, embargo = gaps(market, hold, windows["purge"], windows["embargo"])
     lengths = dict(windows) | {"purge": purge, "embargo": embargo}
     segments = schedule(market, start=start, **lengths, hold=hold, fill=fill)
+    if resume:
+        between = {name: lengths[name] for name in ("expanding", "purge", "embargo")}
+        SegmentsFolder(out).require_same(settings_of(market, segments, {"task": STOCKS, **training}, **between))
     first = segments[0]
     days: dict[str, Any] = {"train": first.train, "validation": first.validation}
     finpod.train(STOCKS, market=market, out=out / first.folder, **training, **days, overwrite=True, check=True)

@@ -72,14 +72,12 @@ def walk_forward(
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
     segments = schedule(market, **windows, hold=hold, fill=fill, expanding=expanding, **between)
     training = {"task": task, "hold": hold, "fill": fill, **training}
-    settings = _settings(market, segments, training, expanding=expanding, **between)
+    settings = settings_of(market, segments, training, expanding=expanding, **between)
     folder = SegmentsFolder(out)
-    if resume and not folder.begun():
-        _require_same(out, settings)
-    else:
+    if resume:
+        folder.require_same(settings)
+    if not resume or folder.begun():
         with folder.drive(resume=resume, overwrite=overwrite):
-            if resume:
-                _require_same(folder.path, settings)
             write_manifest(folder.path, segments, settings)
             _train(market, segments, training, folder.path, progress or (lambda doing, share: None))
     strategy = load_walkforward(out, own_functions(training.get("features")))
@@ -101,6 +99,19 @@ class SegmentsFolder(RunFolder):
     def begun(self) -> bool:
         """Return True if a segment has begun or is finished."""
         return self.progress() > 0
+
+    def require_same(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError if the run, or the finished `out`, has other settings, and name the differences."""
+        where = self.path if self.begun() else self.out
+        old, new = (
+            {**run, "segments": dict(enumerate(run["segments"]))} for run in (read_manifest(where)[1], settings)
+        )
+        if changed := differences(old, new)[:3]:
+            changes = ", ".join(f"{name} was {before!r:.100} and is {now!r:.100}" for name, before, now in changed)
+            raise InputError(
+                f"{where} was begun with other settings: {changes}; pass the same settings, or overwrite=True instead of "
+                "resume=True to start again"
+            )
 
     def progress(self) -> int:
         """Return the number of finished segments plus the number of files of begun segments."""
@@ -138,7 +149,7 @@ def _train(
     progress("trained", 1.0)
 
 
-def _settings(
+def settings_of(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
 ) -> dict[str, Any]:
     """Return all settings on which the agents depend, as plain values."""
@@ -159,17 +170,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return name_of(value) if callable(value) else value
-
-
-def _require_same(where: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError if the run in `where` has other settings, and name the differences."""
-    changed = differences(read_manifest(where)[1], settings)[:3]
-    if changed:
-        changes = ", ".join(f"{name} was {old!r:.100} and is {new!r:.100}" for name, old, new in changed)
-        raise InputError(
-            f"{where} was begun with other settings: {changes}; pass the same settings, or overwrite=True instead of "
-            "resume=True to start again"
-        )
 
 
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:

@@ -37,8 +37,8 @@ SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "fea
 class WalkForward(Strategy):
     """Strategy that trades one account with the agents of all segments. Each agent decides in its own segment.
 
-    The first agent also decides before the first segment. Each of the `variants` uses the same seed, or the same
-    member, in all segments. Raises StrategyError if an agent was trained or selected on or after the first day of its
+    The first agent also decides before the first segment. Each of the `variants` uses one seed, or one member
+    number, in all segments. Raises StrategyError if an agent was trained or selected on or after the first day of its
     test, or if the segments are not in order.
     """
 
@@ -92,7 +92,7 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the decision of the agent whose segment contains `view.date`."""
+        """Return the decision of the last agent with `decides_from` <= `view.date`, else that of the first agent."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 
@@ -125,7 +125,7 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
     """Return the result with figures of each segment in `agent["segments"]`, and a summary in `agent["walk_forward"]`.
 
-    Each segment gets 'out_of_sample_score' (information ratio of the returns over equal weight, less its standard
+    Each segment gets 'out_of_sample_score' (information ratio of the returns over the anchor, less its standard
     error), the total returns 'total_return' (of the strategy), 'benchmark' and 'equal_weight', and 'over_equal_weight'
     (total_return - equal_weight); NaN where undefined. A segment ends at the first close of the next segment's test.
     'rank_correlation' in the summary is Spearman's correlation of the validation scores with the out-of-sample scores.
@@ -141,12 +141,12 @@ def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResu
 
 
 def _figures(result: BacktestResult, part: slice) -> dict[str, float]:
-    whole = (result.equity, result.benchmark_equity, result.equal_weight_equity)
+    whole = (result.equity, result.benchmark_equity, result.equal_weight_equity, result.anchor_equity)
     curves = [curve.iloc[part].dropna().to_numpy() for curve in whole]
-    strategy, benchmark, equal = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
+    strategy, benchmark, equal, _ = (float(v[-1] / v[0] - 1) if len(v) and v[0] > 0 else math.nan for v in curves)
     score = math.nan
-    if len(curves[0]) > 1 and curves[0][0] > 0 and curves[2][0] > 0:
-        active = simple_returns(curves[0]) - simple_returns(curves[2])
+    if len(curves[0]) > 1 and curves[0][0] > 0 and curves[3][0] > 0:
+        active = simple_returns(curves[0]) - simple_returns(curves[3])
         score = float(np.subtract(*ratio_and_error(active, result.periods_per_year)))
     return {
         "out_of_sample_score": score,
