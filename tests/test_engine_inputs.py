@@ -50,9 +50,10 @@ def test_a25_ready_weights_may_have_a_clock(zone):
 
 def test_a_strategy_trained_with_other_fills_or_bars_is_warned_of():
     who = does(lambda view: None)
-    who.provenance = {"fill": "open", "periods_per_year": 52}
-    warned = {warning.code for warning in backtest(who, random_market(days=30), fill="close").warnings}
-    assert {"other_fill", "other_frequency"} <= warned
+    who.provenance = {"fill": "open", "periods_per_year": 52, "trading": {"costs": {"fee_bps": 100.0, "impact": 0.0}}}
+    warned = {one.code: one.data for one in backtest(who, random_market(days=30), fill="close").warnings}
+    assert {"other_fill", "other_frequency", "other_costs"} <= set(warned)
+    assert warned["other_costs"] == {"trained": ["fee_bps = 100"]}
 
 
 def test_a_baseline_of_the_name_of_the_strategy_is_left_out():

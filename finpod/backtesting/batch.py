@@ -85,8 +85,7 @@ def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, 
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))
-    path = simulate(window.execution, window.first, window.last, decide, terms, (1,))
-    return Path(*(part[:, 0] for part in path))
+    return Path(*(part[:, 0] for part in simulate(window.execution, window.first, window.last, decide, terms, (1,))))
 
 
 def run_together(

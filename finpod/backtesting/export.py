@@ -103,8 +103,7 @@ def _steps(equity: pd.Series, name: str) -> pd.Series:
 
 def _dated(table: Any) -> Any:
     """Return the series or frame with its sessions at midnight UTC."""
-    days = pd.DatetimeIndex(session_dates(table.index), name="date").as_unit("ns")
-    return table.set_axis(days.tz_localize("UTC"))
+    return table.set_axis(pd.DatetimeIndex(session_dates(table.index), name="date").as_unit("ns").tz_localize("UTC"))
 
 
 def _notes(result: BacktestResult, assets: int, bars: int) -> list[str]:

@@ -141,6 +141,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "index_list": "the list of members has {members} assets, but the {title} had {size} members on {day}; a list that "
     "lacks former members of the index flatters every strategy",
     "note": "{text}",
+    "other_costs": "the strategy was trained with other costs than those of this backtest: {trained}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
     "other_frequency": "the strategy was trained on {trained:g} bars per year, but the data of this backtest have {now:g}",
     "unfilled": lambda data: event_sentence(Event(**data)),
@@ -210,7 +211,7 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Return a text for each code of `Audit.unchecked`. Unknown codes of earlier versions are returned unchanged."""
+    """Return a text for each code of `Audit.unchecked`. In other codes, underscores become spaces."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
@@ -265,7 +266,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Return the event with the probability 'deflated_active_sharpe' (of `finpod.evidence.skill.evidence`) as text."""
+    """Return text on what 'deflated_active_sharpe' (of `finpod.evidence.skill.evidence`) is the probability of."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"

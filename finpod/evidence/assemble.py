@@ -134,6 +134,9 @@ def _data(result: BacktestResult) -> Iterator[ResultWarning]:
     trained = result.agent.get("fill", result.fill)
     if trained != result.fill:
         yield ResultWarning("other_fill", {"trained": trained, "filled": result.fill})
+    costs, used = result.agent.get("trading", {}).get("costs", {}), asdict(result.costs)
+    if changed := [f"{name} = {value:g}" for name, value in costs.items() if value != used.get(name, value)]:
+        yield ResultWarning("other_costs", {"trained": changed})
     trained, now = result.agent.get("periods_per_year", result.periods_per_year), result.periods_per_year
     if abs(trained / now - 1) > 0.1:
         yield ResultWarning("other_frequency", {"trained": trained, "now": now})

@@ -155,8 +155,7 @@ def _untouched(result: BacktestResult) -> Iterator[ResultWarning]:
     alive = equity[first + 1 :] > 0
     away = np.maximum(moved.clip(min=0).sum(axis=1), -moved.clip(max=0).sum(axis=1))[alive] / equity[first + 1 :][alive]
     if len(away) and away.max() <= UNTOUCHED:
-        data = {"share": float(away.max()), "day": f"{result.equity.index[first]:%Y-%m-%d}"}
-        yield ResultWarning("untouched", data)
+        yield ResultWarning("untouched", {"share": float(away.max()), "day": f"{result.equity.index[first]:%Y-%m-%d}"})
 
 
 def _shares_added(result: BacktestResult, kind: str) -> Array:

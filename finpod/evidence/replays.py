@@ -51,8 +51,7 @@ def cost_sweep(
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
-        at_fee = replace(terms, costs=replace(terms.costs, fee_bps=fee))
-        swept[fee], _ = _replayed(targets, window, at_fee, risk_free)
+        swept[fee], _ = _replayed(targets, window, replace(terms, costs=replace(terms.costs, fee_bps=fee)), risk_free)
     return swept
 
 
@@ -227,7 +226,7 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return [S]: mean of (effective number of assets / `names`) over draws of `names` log-normal weights, per spread."""
+    """Return, for each of S `_SPREADS`, the mean effective number / `names` of draws of `names` log-normal weights."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
