@@ -173,7 +173,7 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists and `overwrite` is False, or its nearest existing parent cannot be written."""
+    """Raise InputError if `path` exists and `overwrite` is False, OSError if no folder can be created in its parent."""
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))

@@ -24,7 +24,7 @@ PPO = {
     "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10,
     "num_minibatches": 8, "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
 }  # fmt: skip
-"""PPO settings for all locomotion tasks: rollouts of 2,048 steps, minibatches of 256, no limit on KL divergence."""
+"""PPO settings (`Spec.ppo` replaces some): rollouts of 2,048 steps, minibatches of 256, no limit on KL divergence."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
 """Bounds between which a tournament chooses PPO settings at random."""
 

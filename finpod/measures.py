@@ -181,8 +181,7 @@ def rolling_sharpe(
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     check_rates(risk_free)
     mean, deviation = _rolling(returns, window)
-    daily_rate = (1 + risk_free) ** (1 / periods_per_year) - 1
-    return _ratio(mean - daily_rate, deviation) * np.sqrt(periods_per_year)
+    return _ratio(mean - ((1 + risk_free) ** (1 / periods_per_year) - 1), deviation) * np.sqrt(periods_per_year)
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
@@ -225,7 +224,7 @@ def _curve(equity: Any) -> Array:
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
-        raise InputError(f"the equity curve starts at {start:g}; it must start above zero", argument="equity")
+        raise InputError(f"a curve starts at {start:g}; it must start above zero", argument="equity")
     return _ruined(curve)
 
 

@@ -5,7 +5,7 @@
     bars per session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars per year       sessions per year times bars per session
 
-If there are few dates, regular gaps (weekly to yearly) give the number; otherwise it is 252. See data/README.md.
+For few dates, regular gaps (weekly to yearly) give the number; without regular gaps it is 252. See data/README.md.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped" (the first decision was skipped, as the data have no row before the start), "delisted", or the
-    reason why an order was not filled: "not_member", "no_price", "no_volume", "no_cash" or "no_whole_share".
+    `code` is "skipped" (the first decision was skipped, as the data have no row before the start), "delisted", or why
+    an asset not yet held was not bought: "not_member", "no_price", "no_volume", "no_cash" or "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD

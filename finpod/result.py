@@ -102,7 +102,7 @@ class BacktestResult:
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
-    """Delistings, and decisions or orders that could not be filled, in order of date."""
+    """Delistings, a skipped first decision, and unfilled orders to buy an asset not yet held, in order of date."""
     data_hash: str = ""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance of the market data. `data_hash` is the hash of their content."""

@@ -221,7 +221,7 @@ def forecast(closes: Array, lookback: int) -> Array:
 def tilted(score: Array) -> Array:
     """Return weights [..., N] proportional to exp(tanh score), which is from 1/e to e, as for agents by default.
 
-    Weaker tilts have higher information ratios after costs. They trade less, but do not predict better.
+    A weaker tilt has a higher information ratio after costs only because it trades less. It does not predict better.
     """
     parts = np.exp(np.tanh(score))
     return parts / parts.sum(axis=-1, keepdims=True)

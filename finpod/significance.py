@@ -93,8 +93,7 @@ def block_length(values: Array) -> float:
     floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
     in_a_row = max(5, int(math.log10(days)))
     most = min(math.ceil(math.sqrt(days)) + in_a_row, days - 1)
-    centred = values - values.mean()
-    power = np.abs(np.fft.rfft(centred, 2 * days)) ** 2  # padded, so that no lag wraps around
+    power = np.abs(np.fft.rfft(values - values.mean(), 2 * days)) ** 2  # padded, so that no lag wraps around
     covariance = np.fft.irfft(power, 2 * days)[: most + 1] / days
     if most < in_a_row or covariance[0] < DUST**2:
         return floor
@@ -250,8 +249,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
         return math.nan
     inside = _half_sharpes(table, splits)
     outside = inside[::-1]  # combinations are in order: the complement of the first is the last
-    best = inside.argmax(axis=1)[:, None]
-    first, then = (np.take_along_axis(side, best, axis=1) for side in (inside, outside))
+    first, then = (np.take_along_axis(side, inside.argmax(axis=1)[:, None], axis=1) for side in (inside, outside))
     rank = (outside < then).sum(axis=1) + ((outside == then).sum(axis=1) + 1) / 2
     below = (np.sign((trials + 1) / 2 - rank[np.isfinite(first[:, 0])]) + 1) / 2
     return float(below.mean()) if len(below) else math.nan
@@ -271,5 +269,4 @@ def _half_sharpes(table: Array, splits: int) -> Array:
     variance = (squares - total**2 / count) / (count - 1)
     # the deviations of a column that is constant in a half are only rounding errors
     known = variance > np.maximum(DUST**2, 1e-12 * squares / count)
-    sharpe = (total / count + mean) / np.sqrt(np.where(known, variance, 1.0))
-    return np.where(known, sharpe, -np.inf)
+    return np.where(known, (total / count + mean) / np.sqrt(np.where(known, variance, 1.0)), -np.inf)

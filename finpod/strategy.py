@@ -25,7 +25,7 @@ SETS_KEPT = 2
 class FeatureTable:
     """Unscaled features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
 
-    The results of the last `SETS_KEPT` different requests to `get` are cached, and so is every computed feature.
+    The last `SETS_KEPT` results that `get` computed are cached, and so is every computed feature.
     """
 
     def __init__(self, market: MarketData) -> None:
@@ -55,7 +55,7 @@ class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
     Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN if
-    there is no bar, or no data yet. Arrays are read-only. Decisions are filled at the next row's open or close.
+    there is no bar, or no data yet. Arrays are read-only or copies. Decisions fill at the next row's open or close.
     """
 
     def __init__(

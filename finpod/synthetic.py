@@ -70,8 +70,7 @@ def random_returns(
     for day in range(1, len(returns)):
         shock = noise[day]
         if day > lookback:
-            past = np.exp(wealth[day - 1] - wealth[day - 1 - lookback])
-            shock = signal * z_scored(past) + rest[day]
+            shock = signal * z_scored(np.exp(wealth[day - 1] - wealth[day - 1 - lookback])) + rest[day]
         returns[day] = np.clip(common[day] + IDIOSYNCRATIC_SD * shock, -0.5, None)
         wealth[day] = wealth[day - 1] + np.log1p(returns[day])
     return returns

@@ -256,8 +256,7 @@ def trading_of(**settings: Any) -> TradingConfig:
     cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
     groups = math.gcd(envs, 32) if isinstance(envs, Integral) else None
     scale = 100.0 / float(cash) if isinstance(cash, Real) and float(cash) > 0 else 1.0  # rewards are in percent
-    defaults: dict[str, Any] = {"num_envs": envs, "start_groups": groups, "reward_scale": scale}
-    return TradingConfig(**{**defaults, **settings})
+    return TradingConfig(**{"num_envs": envs, "start_groups": groups, "reward_scale": scale, **settings})
 
 
 def make_stock_task(

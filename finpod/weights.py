@@ -160,7 +160,7 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
 
 
 def _as_table(weights: Any) -> Array:
-    """Return a floating-point array unchanged, and anything else as a float64 copy."""
+    """Return a float32 or float64 array unchanged, and anything else as a float64 copy."""
     try:
         table = np.asarray(weights)
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)

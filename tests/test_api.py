@@ -98,8 +98,7 @@ def test_what_is_no_list_of_runs_is_one_line(work, results, value):
 def test_g22_what_is_no_strategy_is_one_line(work, market, spec, error, message):
     (work / "notes.txt").write_text("x")
     for call in (finpod.load_strategy, lambda spec: finpod.audit(spec, market)):
-        raised = refused("", call, spec, error=error)
-        assert str(raised).startswith(message)
+        assert str(refused("", call, spec, error=error)).startswith(message)
 
 
 def test_strategies_and_weights_are_passed_on_and_the_signature_is_the_engines(market):

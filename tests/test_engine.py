@@ -69,8 +69,7 @@ def test_c08_the_fee_of_the_first_day_counts():
 
 def test_c26_whole_shares_out_of_reach_give_no_trade_and_one_warning():
     market = flat_market(3000, days=6)
-    parts = backtest(EqualWeight(), market, cash=1000, costs=FREE)
-    assert parts.trades["shares"].iloc[0] == pytest.approx(1 / 3)
+    assert backtest(EqualWeight(), market, cash=1000, costs=FREE).trades["shares"].iloc[0] == pytest.approx(1 / 3)
     whole = backtest(EqualWeight(), market, cash=1000, costs=FREE, whole_shares=True)
     assert whole.trades.empty
     assert whole.equity.tolist() == [1000] * 6

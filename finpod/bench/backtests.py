@@ -29,7 +29,7 @@ from finpod.trading.simulate import Terms, Window
 from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
-"""Number of returns in the simulated market (of `DAYS` + 1 sessions), of strategies run at once, and of resamples."""
+"""Numbers of returns (the simulated market has one session more), of strategies run at once, and of resamples."""
 FEE_BPS = 10.0
 """Fee of finpod and of vectorbt."""
 

@@ -38,7 +38,7 @@ def run(
 ) -> dict[str, Any]:
     """Return the speed on the locomotion task `what`, one line per figure, with sizes, hardware and versions.
 
-    Steps per second are summed over all worlds. A step is one decision, or `frame_skip` steps of the physics. Each
+    Steps per second are summed over all worlds. A step is one decision: `frame_skip` steps of the physics. Each
     of the following is measured for about `seconds`: the physics only, with fixed controls and without new episodes;
     the environment with random actions; Gymnasium's vector environments with random actions on the CPU; the
     environment with an untrained policy; and PPO from end to end with the settings of the task.
@@ -77,7 +77,7 @@ def random_actions(spec: Spec, envs: int) -> Array:
 
 
 def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[str, Any]:
-    """Return lines on Gymnasium's vector environments, and `own` (steps/s of finpod) / steps/s of the fastest of them.
+    """Return lines on Gymnasium's vector environments, and the ratio of `own`, finpod's steps/s, to the fastest.
 
     SyncVectorEnv is measured with `FEW` and with `envs` environments, AsyncVectorEnv with one and with two processes
     per core. If Gymnasium fails, its error replaces the figure.

@@ -69,7 +69,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run one command line and end the process. `audit` and `submit` define their own exit codes.
 
     Other codes: 0: success; 1: bug; 2: usage error, FinpodError or OSError; 130: interruption; 141: the reader of
-    stdout (`| head`) has closed it. Codes 1, 2 and 130 print one line on stderr. `--debug` adds the traceback.
+    stdout (`| head`) has closed it. Codes 1, 2 and 130 print a line on stderr. `--debug` adds the traceback to 1 and 2.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     words = [word for word in arguments if word != "--debug"]

@@ -38,7 +38,7 @@ def backtest(
             help="How many results of this window you have seen, including this one; widens the verdict's interval."
         ),
     ] = 1,
-    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow a window with training days.")] = False,
+    allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow days of training or validation.")] = False,
     name: Annotated[str | None, Option(help="Name of the run; by default the name of the strategy.")] = None,
     quick: Annotated[
         bool, Option("--quick", help="Skip baselines, random portfolios, the cost sweep and capacity.")
@@ -118,7 +118,7 @@ def report(folder: Run, overwrite: options.Overwrite = False) -> None:
 
 def compare(
     folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more runs: folders or names in backtests/.")],
-    name: Annotated[str, Option(help="Heading of the page, and name of its file reports/NAME.html.")] = "compare",
+    name: Annotated[str, Option(help="Name of the page reports/NAME.html, and its heading if given.")] = "compare",
     overwrite: options.Overwrite = False,
     no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,
     as_json: options.AsJson = False,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 Name = Annotated[str | None, Option("--name", help="Name of the snapshot under data/; by default the source's name.")]
-AllowMissing = Annotated[bool, Option("--allow-missing", help="Leave out members without prices instead of failing.")]
+AllowMissing = Annotated[bool, Option("--allow-missing", help="Do not fail if Yahoo has no prices for some tickers.")]
 Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]

@@ -73,7 +73,7 @@ def _again(run: Path, storage: str | None) -> str:
 
 
 def speed(status: Scheduler, now: float) -> float:
-    """Return the environment steps per second since the scheduler began; NaN before the first trial has ended."""
+    """Return the environment steps per second since the scheduler began; NaN before the first checkpoint."""
     return status.steps / (now - status.began) if status.steps and now > status.began else math.nan
 
 

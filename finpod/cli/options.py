@@ -159,7 +159,7 @@ class Market:
     benchmark: str = "auto"
     """Ticker of the benchmark. 'auto': that of the snapshot or index, else QQQ; 'none': no benchmark."""
     calendar: str = "auto"
-    """Name of the calendar in exchange_calendars. 'auto': that of the index, else XNYS; 'none': keep all dates."""
+    """Calendar in exchange_calendars. 'auto': that of the snapshot or index, else XNYS; 'none': keep all dates."""
     periods_per_year: float | None = None
     """Bars per year, to annualise figures; by default measured from the dates."""
     fill: Literal["open", "close"] | None = None

@@ -31,7 +31,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Values of 'trial_sd_source': from validation, or 1 / sqrt(years), the standard error if the true ratio is 0."""
+"""Values of 'trial_sd_source': 'trial_sd' is measured on validation, or is 1 / sqrt(years), the error of a ratio 0."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -56,9 +56,9 @@ def verdict_of(
     The interval comes from a block bootstrap of whole days. It is the two-sided 95 % percentile interval, `widened` if
     `returns` belong to the best of `opened` > 1 results on the same days. The code is `MORE` if the interval lies above
     zero, `WORSE` if below. Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y
-    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth, in standard errors, by
-    sqrt(y) / 2 x tracking error, and so both probabilities. On 3,000 series of normal returns without skill, with 1,000
-    resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
+    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by
+    sqrt(y) / 2 x tracking error, counted in standard errors. This lowers both probabilities. On 3,000 series of normal
+    returns without skill, with 1,000 resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
     how: dict[str, Any] = {"periods_per_year": periods_per_year, "level": LEVEL, "resamples": resamples}
@@ -110,8 +110,8 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'trial_sd', 'trial_sd_source'   standard deviation of the candidates' Sharpe ratios, and `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
-    'trials'                  number of agents tried before the strategy was chosen, on this window or on validation
-    'validation_luck'         by luck alone, expected best Sharpe ratio of the trials on validation, minus their mean
+    'trials'                  number of trials (such as agents after each round) before the choice of the strategy
+    'validation_luck'         expected excess of the best active Sharpe ratio on validation over the mean, by luck alone
     'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
@@ -222,9 +222,9 @@ def _number(values: Mapping[str, Any], key: str) -> float:
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return the number of agents tried for a strategy, and figures of their validation returns, if recorded.
+    """Return the number of trials of a strategy (agents after each round), and figures of their validation returns.
 
-    'trials' is the number of agents. 'sharpe_sd' is the standard deviation of their yearly Sharpe ratios. 'ranked_sd'
+    'trials' is this number. 'sharpe_sd' is the standard deviation of their yearly Sharpe ratios. 'ranked_sd'
     is the same for active returns: returns minus the returns of the baseline, if recorded. 'overfitting' is the
     probability that choosing the best active Sharpe ratio is overfitted. These three are means over the tournaments.
     """

@@ -5,7 +5,7 @@ Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-se
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends. If all prices of
 an asset are multiplied by a constant and its volume is divided by it, no default feature changes. The published set has
-price levels. It is the state in FinRL's papers and tutorials (defined by `stockstats`). Use it only to reproduce them.
+price levels. It has the indicators (of `stockstats`) and turbulence of FinRL's papers. Use it only to reproduce them.
 """
 
 from __future__ import annotations

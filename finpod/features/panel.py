@@ -1,7 +1,7 @@
 """`build_panel`: the features of all assets of a `MarketData` as finite observations on a device, and their `Scaling`.
 
-Row t is computed from rows <= t only, so later rows do not change a single bit of row t. A feature whose tables are
-missing (such as volumes) is left out and listed in `Panel.left_out`.
+Unscaled values of row t are computed from rows <= t, so later rows do not change a single bit of them. A scaling uses
+all training rows. A feature whose tables are missing (such as volumes) is left out; see `Panel.left_out`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records the files, network connections, processes and clocks that the user's code uses in a process.
+"""Records the files that the user's code reads in a process, and the network, processes and clocks that it uses.
 
 `finpod.lookahead.child` installs these guards before it loads a strategy. They stay for the life of the process.
 """

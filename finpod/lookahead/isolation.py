@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function that computes a pickled feature in a child process; for the whole market, in another."""
+        """Return a function for a pickled feature. One process computes it; another does so for the whole market."""
 
         def compute(market: MarketData) -> Array:
             return np.asarray((self._other if market is self.market else self.child).call("values", content, market))

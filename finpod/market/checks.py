@@ -23,11 +23,11 @@ CALM, CERTAIN = 0.05, 5
 STALE = 5
 """Stale bars (see `mask_stale_tails`) that end a history are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
-"""Equal closes that end a history are suspicious over this many sessions with missing, zero or equal volumes."""
+"""Equal closes that end a history, with missing, zero or equal volumes, are suspicious from this many sessions on."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
 """A relative increase of adj_close / close of at least `ALWAYS_LARGE` is a large distribution. An increase of at least
-`LARGE_STEP` is one if it is `UNUSUAL` times the median of the asset's increases above 0.001, or the only such one."""
+`LARGE_STEP` is one if, among the asset's increases above 0.001, it is the only one or >= `UNUSUAL` times the median."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of price jumps that suggest an unlisted split; 100 and 1000 may also be a change of the price's unit."""
 EXACT = 0.015

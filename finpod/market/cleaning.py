@@ -230,9 +230,7 @@ def _note_on_gaps(member: Array, has_bar: Array) -> list[str]:
     """Return a list of one note if members lack many bars between their first and last ones; otherwise, return []."""
     expected = member & np.maximum.accumulate(has_bar) & np.maximum.accumulate(has_bar[::-1])[::-1]
     missing = (expected & ~has_bar).sum() / max(expected.sum(), 1)
-    text = (
-        "of the bars are missing; if an asset has no bar at a decision, equal weight, most rules and agents sell it and"
-    )
+    text = "of the bars are missing; equal weight, most rules and agents sell an asset without a bar at a decision, and"
     return [f"{missing:.1%} {text} buy it again later; use assets with the same sessions"] if missing > GAPS else []
 
 

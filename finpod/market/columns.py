@@ -64,7 +64,7 @@ SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short JSON labels -> words. Used if o, h, l, c exist, and each other label is here or is known and names no field."""
+"""Short JSON labels -> words. Used if o, h, l, c exist, and each other label is a key or a known word for no field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -73,7 +73,7 @@ _UNNAMED = re.compile(r"(unnamed\d*(level\d+)?|index|level\d+|indexlevel\d+)?(\.
 
 
 def word(label: Any) -> str:
-    """Return the label in lower case without accents, punctuation and leading number: adjclose for "5. Adj Close*"."""
+    """Return a label in lower case without accents, spaces, most signs and numbering: adjclose for "5. Adj Close*"."""
     text = unicodedata.normalize("NFKD", str(label).replace("\ufeff", "").strip().lower())
     text = "".join(character for character in text if not unicodedata.combining(character))
     return re.sub(r"^\d+[.)]\s+|\.(?=[\s_]|$)|[\s_/*<>\"'%#:()-]+", "", text)

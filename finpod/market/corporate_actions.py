@@ -30,7 +30,7 @@ gives adj_close, `DECIDES` is added to the sum if adj_close / close has a split'
 
 
 class Splits(NamedTuple):
-    """Log ratios [R] of the listed splits. Each array has the splits of one case, and 0 on all other rows."""
+    """Log ratios [R] of the listed splits by case, 0 on other rows. A split in `missing` is also in another array."""
 
     missing: Array
     """Log ratio of a split that adj_close lacks; negative log ratio of a split that adj_close has once too often."""
@@ -52,8 +52,8 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
     A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
     c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
-    factor is right. A missing dividend is applied by the second factor if d exceeds this tenth or no adjusted close
-    exists, else by the first. A step that fits neither factor is repaired if certainly wrong, and otherwise reported.
+    factor is right. A missing dividend is applied by the second if d exceeds this tenth or no adjusted close exists,
+    else by the first. If d exceeds 0.1 % of the price, a step that fits neither is repaired if certain, else reported.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
@@ -116,7 +116,7 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
     for row in np.flatnonzero((np.abs(ratio) > 2 * SAME) & ~as_traded & ~repaired).tolist():
         near = move[max(row - NEAR, bars.start[row] + 1) : min(row + NEAR + 1, bars.stop[row])]
         if (np.abs(near + ratio[row]) < SAME).any():
-            text = f"a split of {split[row]:g} is listed; the closes jump by its size on another day nearby"
+            text = f"a split of {split[row]:g} is listed; the closes jump by about its size within {NEAR} bars"
             log.suspect("splits that may be listed on the wrong day", *bars.places(slice(row, row + 1)), [text])
     return bars, Splits(ratio * lacking - ratio * twice, ratio * as_traded, ratio * ~as_traded)
 
@@ -129,8 +129,8 @@ def _as_traded(
     `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
     of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
     decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
-    Assets do not affect each other, because a table may combine vendors. The masks [R] mark bars with a vendor's
-    adj_close (`has_adjusted`), splits that adj_close / close contains (`in_factor`) and repaired splits (`repaired`).
+    Assets do not affect each other, because a table may combine vendors. Three arguments are masks [R]: bars with
+    a vendor's adj_close (`has_adjusted`), splits that adj_close / close contains (`in_factor`), splits `repaired`.
 
     The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
     to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
@@ -180,7 +180,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
     """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
 
-    A step of a vendor's adj_close that does not fit its dividend is repaired if certainly wrong, otherwise reported.
+    A vendor's step that does not fit a dividend above 0.1 % of the price is repaired if certainly wrong, else reported.
     """
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]

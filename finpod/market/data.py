@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates must lie between these two days, both excluded. datetime64[ns] can represent the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""A window may start this long before the data, or end this long after them; one bar, if that is longer."""
+"""A window may start before the data, or end after them, by this time, or by one bar if a bar is longer."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
@@ -256,7 +256,7 @@ class MarketData:
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
     """Return a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp as a datetime64[ns] at midnight.
 
-    Raises InputError about `argument` for any other value. Numbers are refused: numpy reads 20200102 as a year.
+    Raises InputError about `argument` for any other value, such as a number or "20200102", which numpy reads as a year.
     """
     day_like: Any = getattr(value, "to_datetime64", lambda: value)()
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
@@ -267,7 +267,7 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
         day: np.datetime64 = np.datetime64(day_like, "D")
     except (ValueError, TypeError):
         day = np.datetime64("NaT")
-    if np.isnat(day) or not _FIRST_DAY < day < _LAST_DAY:
+    if np.isnat(day) or not _FIRST_DAY <= day < _LAST_DAY:
         raise InputError(f"{value!r} is not a date from 1700 to 2199; write YYYY-MM-DD", argument=argument)
     return day.astype("datetime64[ns]")
 

@@ -163,7 +163,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
 
-    Raises DataError if only some labels have a field and a ticker, or if none has and the table may not be wide.
+    Raises DataError if only some labels have a field and a ticker, or if none has and the table is not clearly wide.
     """
     parts = [_split_label(column.label) for column in columns]
     labels = {column.label for column in columns}

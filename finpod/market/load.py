@@ -63,7 +63,7 @@ def load_market(
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
         columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
-        bias). `manifest["missing"]` lists members without prices; in a list, they are an error unless `allow_missing`.
+        bias). `manifest["missing"]` has members without prices. For a list, they are an error unless `allow_missing`.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
         without an index. Rows outside the sessions (intraday bars: outside their hours), and rows whose session is not

@@ -27,8 +27,8 @@ LABELS = {
     "survivorship": "Assets chosen with hindsight (survivorship)",
     "versions": "Made with",
     "left_out": "Features that the data do not provide",
-    "dropped": "Features dropped, and the fraction of training rows on which they are undefined",
-    "undefined": "Features, and the fraction of training rows on which they are undefined",
+    "dropped": "Features dropped, and the fraction of the members' training bars on which they are undefined",
+    "undefined": "Features, and the fraction of the members' training bars on which they are undefined",
 }
 """Key -> label, for keys that are not clear by themselves."""
 

@@ -110,7 +110,7 @@ def provenance(history: History) -> list[tuple[str, list[tuple[str, str]]]]:
         ("Tournament", [("Seeds", ", ".join(str(log.board.run) for log in history.logs)), *flat(plan)]),
         ("Task", [*flat({"data": header.get("data_title", "")}), *flat(header.get("task", {}))]),
         (
-            "Features, and the fraction of training rows on which they are undefined",
+            "Features, and the fraction of the members' training bars on which they are undefined",
             [(name, f"{share:.1%}" + ", dropped" * (share > MOST_UNDEFINED)) for name, share in undefined],
         ),
         ("Learner of the first agent", flat(header.get("config", {}))),

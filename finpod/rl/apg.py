@@ -42,8 +42,8 @@ class ScorerPolicy(AccountPolicy):
 
     The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
     where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). At each
-    decision, an untrained policy moves about halfway to a portfolio. With 'tilt', this is the anchor, which actions
-    tilt; with 'softmax', equal weights of all assets and cash.
+    decision, an untrained policy moves the mix of the assets about halfway to that of a portfolio, but cash at once.
+    The portfolio is the anchor ('tilt'), or equal weights of all assets and cash ('softmax').
     """
 
     spec: ScorerSpec

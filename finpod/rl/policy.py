@@ -143,7 +143,7 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] in use: assets that may be held ('softmax': and cash). 'shares': all."""
+        """Return which dimensions [..., 1, A] act: assets that may be held ('softmax': and cash); 'shares': all."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)

@@ -95,8 +95,8 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the weights `table` [T, N], zero outside `among` [T, N].
 
-    Raises InputError if a row in `rows` has a weight that is negative or not finite, weights that sum to more than
-    1 + `SUM`, or only weights of zero although an asset may be held. The error names the first date with the fault.
+    Raises InputError if a row in `rows` has, inside `among`, a weight that is negative or not finite, weights that sum
+    to more than 1 + `SUM`, or only zeros although an asset may be held. The error names the first date with the fault.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)

@@ -60,7 +60,7 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows from the last row that a decision sees to the row of its step: 0 (open fills), 1 (close fills)."""
+        """Row at which a decision's step begins, minus the last row that it sees: 0 (open fills) or 1 (close fills)."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:

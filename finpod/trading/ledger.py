@@ -125,8 +125,8 @@ def settle(
     where nothing is tradable. With `whole_shares`, trades are whole numbers of shares, counted before adjustment,
     except when a whole position is sold. Costs with impact need the table `impact` [..., N] of `Costs.at_size`.
 
-    Gradients pass, except through whole shares. The cost of a trade of notional x has a kink at x = 0. `smooth` > 0,
-    only for training, charges sqrt(x^2 + w^2) - w instead of |x|, where w is `smooth` times the equity.
+    Gradients pass, except through whole shares and market impact. The cost of a trade of notional x has a kink at
+    x = 0. `smooth` > 0, only for training, charges sqrt(x^2 + w^2) - w instead of |x|; w is `smooth` times the equity.
     """
     rate = costs.rates(price, factor)
     width = (smooth * value(cash, shares, price)).clamp(min=1e-100).unsqueeze(-1) if smooth else None

@@ -9,7 +9,7 @@ It differs from MuJoCo on the CPU:
   depends on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by
   at most 0.03 (metres, radians); the median is 1e-7. With an elliptic cone in both engines, the maximum is 4e-7.
 
-The numbers were measured on Warp's CPU device. The CUDA graphs, which tests/test_warp.py tests, have not run on a GPU.
+The numbers were measured on Warp's CPU device. The CUDA graphs, and their tests (test_warp.py), have not run on a GPU.
 """
 
 from __future__ import annotations
