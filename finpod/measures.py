@@ -193,8 +193,8 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A return is relative to the last value before its period. The first return is relative to the first value. Missing
-    values are skipped. The return after a period that has dates but no value is NaN; a period without dates is ignored.
+    A return is relative to the last value before its period, the first return to the first value. Missing values are
+    skipped. A period without values has no return. If it has dates and follows a value, the next return is NaN.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]

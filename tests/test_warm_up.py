@@ -55,7 +55,9 @@ def test_g13_features_that_do_not_warm_up_before_training_are_dropped_and_report
     assert undefined["return_63"] == pytest.approx(63 / 253)
     assert set(trained.provenance["features"]) == set(AVAILABLE) - LONG
     rows = provenance(finpod.backtest(trained, market, start=days[381]))
-    label = "Features dropped, and the fraction of the members' training bars on which they are undefined: Momentum 12 1"
+    label = (
+        "Features dropped, and the fraction of the members' training bars on which they are undefined: Momentum 12 1"
+    )
     assert (label, "0.99605") in dict(rows)["Agent"]
     history = read_history(tmp_path / "year")
     assert history.logs[0].header["undefined"]["high_252_distance"] == pytest.approx(251 / 253)

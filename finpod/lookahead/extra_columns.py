@@ -11,7 +11,7 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""Smallest limit. A column is reported if |its mean rank correlation with the next return| exceeds the limit."""
+"""A column is reported if |its mean rank correlation with the next return| exceeds a limit, which is at least this."""
 SKILL, ERRORS = 0.05, 4.0
 """The limit is `SKILL` (the rank correlation of a good forecast) + `ERRORS` standard errors, but at least `MOST`."""
 ROWS = 1000

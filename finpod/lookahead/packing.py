@@ -123,7 +123,7 @@ def _as_table(value: Any) -> Any:
 
 
 def _has_a_day(record: Any) -> bool:
-    """Return True if a dict, list or tuple contains a day as text or as an object, also in a part of it."""
+    """Return True if a dict, list or tuple, or one nested in it, contains a day as text or as an object."""
     parts = record.values() if isinstance(record, dict) else record if isinstance(record, (list, tuple)) else ()
     texts = [f"{part!s:.5}" for part in parts if isinstance(part, (str, date, np.datetime64, pd.Period))]
     return any(text[:4].isdigit() and text[4:] == "-" for text in texts) or any(map(_has_a_day, parts))

@@ -15,8 +15,8 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 CENT, PART = 0.006, 0.02
-"""Vendors round prices, so a price may lie outside [low, high]. The tolerance is the smaller of `CENT` and `PART` times
-the close, plus 0.01 % of low or high."""
+"""Vendors round prices, so a price may lie outside [low, high]. The tolerance is min(`CENT`, `PART` * close), plus
+0.01 % of low or high."""
 
 CALM, CERTAIN = 0.05, 5
 """A jump in volume is a change of unit only if the absolute return is below `CALM` and each side has `CERTAIN` bars."""

@@ -108,7 +108,7 @@ def _check_tickers(
     tickers = bars["ticker"].cat.categories
     if bars.empty and membership is not None:  # bars of tickers that are not members were left out
         first = ", ".join(membership.tickers[:3])
-        raise InputError(f"{name} has no prices for members, such as {first}; give at least one with prices", "members")
+        raise InputError(f"{name} has no prices for members, such as {first}; give a member that has prices", "members")
     if benchmark is not None and benchmark not in tickers:
         choice = f"choose one of its {len(tickers)} tickers ({', '.join(tickers[:3])} ...) that is not a member"
         raise InputError(f"{name} has no rows for benchmark {benchmark}; {choice}, or pass benchmark=None", "benchmark")

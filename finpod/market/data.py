@@ -22,7 +22,7 @@ _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates must lie between these two days, both excluded. datetime64[ns] can represent the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
-"""A window may start before the data, or end after them, by this time, or by one bar if a bar is longer."""
+"""A window may start or end outside the data by at most this time, or by at most one bar if a bar is longer."""
 
 PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")

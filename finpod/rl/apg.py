@@ -42,7 +42,7 @@ class ScorerPolicy(AccountPolicy):
 
     The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
     where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). At each
-    decision, an untrained policy moves the mix of the assets about halfway to that of a portfolio, but cash at once.
+    decision, an untrained policy moves the mix of assets about halfway to that of a portfolio, and cash nearly fully.
     The portfolio is the anchor ('tilt'), or equal weights of all assets and cash ('softmax').
     """
 
