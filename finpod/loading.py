@@ -81,8 +81,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
     The file runs as a separate module, and the class is called without arguments. If `spec` names no class, only
-    classes with all members in `NEEDED` count as tasks. Raises InputError for a missing file or an incomplete task, and
-    StrategyError for a file that cannot be run, a missing or failing class and, without a name, no or several tasks.
+    classes with all members in `NEEDED` count as tasks. Raises InputError for a missing file or an incomplete task.
+    Raises StrategyError if running the file or the class fails, and if not exactly one class fits `spec`.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 

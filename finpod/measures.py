@@ -135,7 +135,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    A return next to a missing value is NaN. A Series or frame gives the same type, with each return dated at its end.
+    Other returns next to a missing value are NaN. A Series or frame gives the same type; a return is dated at its end.
     """
     steps = _steps(_ruined(_array(equity)))
     named = equity.iloc[1:].astype(float) if hasattr(equity, "iloc") else steps
@@ -194,7 +194,7 @@ def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) ->
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
     A return is relative to the last value before its period, the first return to the first value. Missing values are
-    skipped. A period without values has no return. If it has dates and follows a value, the next return is NaN.
+    skipped. A period with only missing values has no return, and the return after it is NaN if a value precedes it.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]

@@ -39,7 +39,7 @@ class ByValue(cloudpickle.Pickler):
                 cloudpickle.unregister_pickle_by_value(sys.modules[name])
 
     def reducer_override(self, value: Any) -> Any:
-        """Pickle locks as new locks and cached functions without their cache; leave the rest to cloudpickle."""
+        """Pickle a lock as a new lock, and a cached function without its cache. Leave other values to cloudpickle."""
         if isinstance(value, LOCKS):
             return (threading.Lock if isinstance(value, LOCKS[0]) else threading.RLock), ()
         if isinstance(value, type(is_installed)) and not is_installed(value.__wrapped__.__code__.co_filename):

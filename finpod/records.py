@@ -67,7 +67,7 @@ class Finding:
     day: str = ""  # first session with the finding, YYYY-MM-DD
     subject: str = ""  # a ticker, a column, an attribute of the strategy, or function, file and line
     size: float | None = None  # size of a change (infinite if a value appeared or vanished), a price or a correlation
-    note: str = ""  # description of the later rows, or of what was read
+    note: str = ""  # description of the later rows, of the model, or of what was done, such as "starts a process"
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Further values, as JSON types. They depend on `kind`: "cut", for example, has "days" and "checked"."""
 

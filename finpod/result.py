@@ -18,7 +18,7 @@ from finpod.trading.ledger import Costs
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
 """Names of the metrics that `spread` and `agent_spread` contain, besides 'excess_over_equal_weight'."""
 SHORT_HISTORY = 20
-"""Annualised figures of a window with fewer sessions than this are marked as unreliable."""
+"""Annualised figures are marked as unreliable if the returns cover fewer sessions than this."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
 """Fee in bps or initial cash -> strategy -> metric -> value."""
 UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 0)

@@ -163,7 +163,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
 
     which makes equal weight the numeraire portfolio of these days (Long 1990): before costs, no rule is expected to
     grow faster. With equal mean returns instead, assets of low volatility would grow faster. Days are not drawn in
-    blocks, because a rule that buys the losers of the past five days would profit from these.
+    blocks, because a rule that buys the losers of the past five days would profit from blocks.
 
     Raises InputError for missing bars, for a market without about 252 bars per year, and for fewer than two days.
     """

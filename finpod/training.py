@@ -83,8 +83,8 @@ def train(
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
     later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
     (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
-    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped. They
-    are named to `watch`, else to `progress`, else in a warning. The call returns the selected agents as an `Ensemble`.
+    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped. Their
+    names go to `watch`, or else `progress`, or else a warning. The call returns the selected agents as an `Ensemble`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
     the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
@@ -94,8 +94,8 @@ def train(
     of environment steps of an agent (default: that of the task), rounded to whole rollouts. The tournament trains
     `agents` agents in `rounds` rounds, and selects `keep` of them. After each round, changed copies of strong agents
     replace weak ones. With `seeds` > 1, the tournament is run that many times, with seed, seed + 1, ..., and the
-    selected agents of all tournaments are kept. `plan` has these numbers if they are not given, and other settings of
-    the tournament, such as mode and stop rules. `pods` says where agents train.
+    selected agents of all tournaments are kept. `plan` has the values of `steps`, `agents`, `rounds`, `keep` and `seed`
+    that are not given, and other settings, such as mode and stop rules. `pods` says where agents train.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
     continues this run with the same settings. `fork` starts from a copy of another unfinished run. The fork must keep

@@ -101,7 +101,7 @@ class PrecomputedWeights:
         np.copyto(weights.numpy(), table)
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Also False for NaN, and for valid negative weights that together exceed TOLERANCE; `_unusable` decides these.
+        # Also False for NaN, and if tolerated negative weights sum to below -TOLERANCE. `_unusable` decides these.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         if not sound.all():
             doubtful = table[~sound.numpy()].astype(np.float64)

@@ -66,7 +66,7 @@ class Comparison:
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
     periods_per_year: float
-    """Returns per year on the common sessions: median over the runs. A run may have further sessions between these."""
+    """Returns per year between successive common sessions: median over the runs. Other sessions do not count."""
     notes: tuple[ResultWarning, ...]
     """Remarks on the window, and on benchmarks and equal-weight portfolios: codes "shortened" and "several_rivals"."""
 
@@ -125,8 +125,8 @@ def compare(
 ) -> Comparison:
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
-    A saved run may be given by its folder or name, as for `load_result`. A run has the name of its strategy. Runs whose
-    strategies share a name get theirs from `names`; the default is the folder names if all runs are given by folders.
+    A saved run may be given by its folder or name, as for `load_result`. A run has the name of its strategy. If
+    strategies share a name, `names` replaces it; the default is the folder names if all runs are given by folders.
     Names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError as `load_result` does. Also raises it for fewer than two runs, an intraday run, a wrong number of

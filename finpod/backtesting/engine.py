@@ -62,7 +62,7 @@ def backtest(
     `examine` is True (None: only for trained agents), a Strategy or weights [T, N] are also compared with baselines and
     random portfolios, and replayed at other costs and account sizes. `progress` is called with (task, fraction done).
     The verdict is on the excess over `strategy.anchor` (default: equal weight), rebalanced every session, or every k
-    bars if `every` is k > 1. `opened`, the number of results of this window you have seen, widens the interval.
+    bars if `every` is k > 1. `opened`, the number of results of this window you saw, widens the verdict's interval.
 
     Raises InputError for arguments out of range, a window of one bar, a start on or before `trained_until` (unless
     `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError if a decision fails or is invalid.

@@ -35,7 +35,7 @@ ROWS = (
     Row("turnover", "Turnover", "times"),
     Row("yearly_turnover", "Turnover per year", "times", yearly=True),
     Row("costs", "Costs paid", "money"),
-    Row("cash", "Time in cash", "percent"),
+    Row("cash", "Average cash", "percent"),
     Row("buys", "Buys", "count"),
     Row("sells", "Sells", "count"),
     Row("days", "Returns", "count"),

@@ -37,7 +37,7 @@ FEE_BPS = 10.0
 def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
     """Return lines (name -> value) on the speed of backtests with new weights every session, in bars per second.
 
-    The bars are assets x returns x strategies. 'backtest' computes and stores every fill, as vectorbt's `from_orders`
+    Each strategy has assets x returns bars. 'backtest' computes and stores every fill, as vectorbt's `from_orders`
     does. 'backtest exact' settles one session after the other. A 'whole result' has equity, weights and the trade log;
     finpod's result also has the benchmark and equal weight.
     """

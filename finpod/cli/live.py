@@ -27,7 +27,7 @@ from finpod.tournament.scheduler import Scheduler
 TOP = 10
 """Largest number of trials shown."""
 LOOK = 0.25
-"""Seconds between two updates."""
+"""Smallest number of seconds between two updates, unless a trial has ended."""
 
 
 @contextmanager

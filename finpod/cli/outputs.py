@@ -40,7 +40,7 @@ def name_of(strategy: str | Path) -> str:
 def plan_outputs(name: str, *, report: bool = True, overwrite: bool = False) -> Outputs:
     """Return the output paths of the run `name`. Call this before a long computation.
 
-    Raises InputError for an invalid file name, and for outputs that cannot be written or exist (unless `overwrite`).
+    Raises InputError for an invalid file name, for outputs that exist (unless `overwrite`) or cannot be written.
     """
     word = plain_word(name)
     outputs = Outputs(BACKTESTS / word, REPORTS / f"{word}.html" if report else None)

@@ -31,9 +31,9 @@ class Windows:
     end: str | None = None
     """Last session, YYYY-MM-DD; by default the last of the data."""
     train: str = "4y"
-    """Length of each training window and its purge: 4y, 6m or a number of sessions."""
+    """Length of each training window, including the purge: 4y, 6m or a number of sessions."""
     validation: str = "1y"
-    """Length of each validation window, on which agents are selected, and its embargo."""
+    """Length of each validation window, on which agents are selected, including the embargo."""
     test: str = "1y"
     """Length of each test window, in which newly trained agents trade."""
     expanding: bool = False

@@ -119,7 +119,7 @@ def greedy_weights(
 
     `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
     `account_state`. `anchor` [N] float64 is None for equal weight. Only the action 'shares' uses `equity` and `price`
-    [N] (before adjustment for splits; 0 without a bar): orders become weights, exact only if fills are at `price`.
+    [N], to turn orders into weights (exact for fills at `price`). Prices are before adjustment for splits, 0 if no bar.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -226,7 +226,7 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return, for each of S `_SPREADS`, the mean effective number / `names` of draws of `names` log-normal weights."""
+    """Return, for each of `_SPREADS`, the mean effective number / `names` over draws of `names` log-normal weights."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names

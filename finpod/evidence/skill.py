@@ -31,7 +31,7 @@ RESAMPLES = 10_000
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""Values of 'trial_sd_source': 'trial_sd' is measured on validation, or is 1 / sqrt(years), the error of a ratio 0."""
+"""'trial_sd_source': measured on validation, or 1 / sqrt(years), which is the standard error of a Sharpe ratio of 0."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -56,8 +56,8 @@ def verdict_of(
     The interval comes from a block bootstrap of whole days. It is the two-sided 95 % percentile interval, `widened` if
     `returns` belong to the best of `opened` > 1 results on the same days. The code is `MORE` if the interval lies above
     zero, `WORSE` if below. Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y
-    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by
-    sqrt(y) / 2 x tracking error, counted in standard errors. This lowers both probabilities. On 3,000 series of normal
+    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by k
+    standard errors, with k = sqrt(y) / 2 x tracking error. This lowers both probabilities. On 3,000 series of normal
     returns without skill, with 1,000 resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
@@ -105,13 +105,13 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'probabilistic_sharpe'    probability that the true Sharpe ratio is above 0
     'deflated_sharpe'         probability that the true Sharpe ratio is above 'expected_best'
     'expected_best'           expected Sharpe ratio of the best of 'candidates' candidates without skill
-    'deflated_active_sharpe'  probability that the best of N = 'candidates' without skill has a lower Sharpe ratio of
-                              the excess over the anchor: `probabilistic_sharpe` of the excess, to the power of N
+    'deflated_active_sharpe'  probability that the best of N candidates without skill has a lower active Sharpe ratio
+                              than this result: (`probabilistic_sharpe` of the active returns)^N, N = 'candidates'
     'trial_sd', 'trial_sd_source'   standard deviation of the candidates' Sharpe ratios, and `MEASURED` or `SAMPLING`
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of trials (such as agents after each round) before the choice of the strategy
-    'validation_luck'         expected excess of the best active Sharpe ratio on validation over the mean, by luck alone
+    'validation_luck'         expected gap between best and mean active Sharpe ratio on validation, if only luck differs
     'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 

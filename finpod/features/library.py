@@ -133,7 +133,7 @@ def residual_deviation(moments: Moments) -> Tensor:
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Return a sqrt(n) / sd(e) [T, N], where r = a + b m + e is the regression over the n sessions t-251..t-21.
+    """Return sqrt(n) * a / sd(e) [T, N], where r = a + b m + e is the regression over the n sessions t-251..t-21.
 
     See Blitz, Huij and Martens, "Residual momentum" (2011).
     """

@@ -83,7 +83,7 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return the first row [R] that may use a value known since each time in `stamps` [R]; T if there is none.
+        """Return, for each time in `stamps` [R], the first row that may use a value known since then, T if none.
 
         If the market is not intraday, this is the first row that ends at or after the time. Otherwise, it is the first
         bar that begins at or after the time. Midnight stands for a day. Its row is the first session on or after the

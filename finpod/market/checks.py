@@ -26,8 +26,8 @@ EQUAL_CLOSES = 10
 """Equal closes that end a history, with missing, zero or equal volumes, are suspicious from this many sessions on."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A relative increase of adj_close / close of at least `ALWAYS_LARGE` is a large distribution. An increase of at least
-`LARGE_STEP` is one if, among the asset's increases above 0.001, it is the only one or >= `UNUSUAL` times the median."""
+"""A relative increase of adj_close / close of at least `ALWAYS_LARGE` is a large distribution. So is an increase
+>= `LARGE_STEP` if it is the asset's only increase above 0.001, or >= `UNUSUAL` times the median of these increases."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of price jumps that suggest an unlisted split; 100 and 1000 may also be a change of the price's unit."""
 EXACT = 0.015

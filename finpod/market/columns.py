@@ -41,8 +41,8 @@ _WORDS = {
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
 """Known labels, normalised by `word`, for five kinds of columns: dates; symbols and identifiers; company names; ignored
-columns; closes or other prices (`ANY_PRICE`). In each tuple, the preferred label is first. A column of dates must also
-contain dates (unless labelled date). Company names serve as tickers if there is no symbol."""
+columns; closes or other prices (`ANY_PRICE`). In each tuple, the preferred label is first. A column with a label
+for dates must also contain dates, unless the label is date. Company names serve as tickers if there is no symbol."""
 
 _SPELLINGS = {
     "open": """open openprice priceopen openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster
@@ -64,7 +64,7 @@ SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
 _FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
 
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short JSON labels -> words. Used if o, h, l, c exist, and each other label is a key or a known word for no field."""
+"""Short JSON labels -> words. Used if o, h, l, c exist, and no label besides these keys is unknown or means a field."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"

@@ -53,7 +53,7 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
     c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
     factor is right. A missing dividend is applied by the second if d exceeds this tenth or no adjusted close exists,
-    else by the first. If d exceeds 0.1 % of the price, a step that fits neither is repaired if certain, else reported.
+    else by the first. For d > 0.1 % of the price, other steps are repaired if d is missing or double, else reported.
     """
     values = dict(bars.values)
     split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)

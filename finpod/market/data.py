@@ -20,7 +20,7 @@ DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""Dates must lie between these two days, both excluded. datetime64[ns] can represent the years 1678 to 2261."""
+"""Dates must be on or after the first day and before the second. datetime64[ns] can hold the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
 """A window may start or end outside the data by at most this time, or by at most one bar if a bar is longer."""
 
@@ -72,7 +72,7 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year, or bars per year if a bar is longer. By default from `periods_per_year` or the dates."""
+    """Sessions per year; bars per year if bars are longer than sessions. Default: from `periods_per_year` or dates."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)

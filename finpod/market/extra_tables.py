@@ -155,7 +155,7 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """Return stamps [R] in `timeline.zone`, or else the later of written and UTC; midnight as written; NaT if blank."""
+    """Return stamps [R] in `timeline.zone` (None: the later of UTC and written time); midnight stays; NaT if blank."""
     stamps = parse_stamps(column, label, day_first)
     local = stamps.on_clock(timeline.zone) if timeline.zone else np.maximum(stamps.on_clock(UTC), stamps.clock)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, local)

@@ -135,8 +135,8 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
 
-    The level that contains a close has the fields. If both contain one, the level that is not named as tickers has the
-    fields, or else the only level with an unambiguous close, such as "Close". Raises DataError if still undecided.
+    The level that contains a close has the fields. If both contain one and one is named as tickers, the other has
+    the fields; else the only level with a clear close, such as "Close", has them. Raises DataError if undecided.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]

@@ -176,10 +176,10 @@ def parse_dates(
 ) -> tuple[Array, set[str], str]:
     """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
 
-    One asset decides whether bars are intraday, because exchanges close at different times; `one` [rows] is its mask.
-    Intraday stamps with a UTC offset become local times of the exchange `calendar`, or UTC if it is None; others stay;
-    `offsets` is empty. Stamps of longer bars become days: a time in UTC other than midnight becomes the exchange's
-    local day, any other its day as written. Raises DataError for blank cells, InputError for a wrong calendar.
+    The stamps of one asset (mask `one` [rows]) decide whether bars are intraday, because closing times may differ.
+    For intraday bars, `offsets` is empty, stamps with a UTC offset become times of the exchange `calendar` (None: UTC),
+    and other stamps stay. Longer bars get days: the exchange's local day for a UTC time other than midnight, else the
+    day as written. Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():

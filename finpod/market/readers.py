@@ -52,8 +52,8 @@ def read_table(source: Path, *, decimal: str | None = None, ticker_column: str |
 def read_columns(source: Path, columns: Sequence[str], kind: str, *, argument: str) -> pd.DataFrame:
     """Return a file that has all of `columns` (see `read_table`), with labels in lower case.
 
-    Raises InputError for a missing file, with the text `kind` for the file and `argument` as the cause; DataError for
-    a file that lacks one of the columns or has no row.
+    Raises InputError about `argument` for a missing file, which the message calls `kind`. Raises DataError for a file
+    that lacks one of the columns or has no row.
     """
     needed = f"give a CSV with the columns {', '.join(columns)}"
     if not source.is_file():

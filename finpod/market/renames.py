@@ -80,9 +80,9 @@ def join_renamed(
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
     bundled rename applies if the market has both symbols, unless another company used the new symbol before. If the old
-    symbol's bars resume after the rename and a pause above `GRACE`, the resumed bars are another company's: they keep the old
-    symbol, and the returned rename has a day (else None). Where both symbols have a bar, the new symbol's is kept. Raises
-    DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
+    symbol's bars pause for longer than `GRACE` and resume after the rename, the later bars are another company's. They
+    keep the old symbol, and the returned rename has a day (else None). If both have a bar, the new symbol's is kept.
+    Raises DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name, day_first)
     if not rules:

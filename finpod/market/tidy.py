@@ -38,7 +38,7 @@ def read_bars(
 
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
     layout that `finpod.market.layouts.recognise` reads. For a file without tickers, `ticker` or the file's name gives
-    the ticker. Without `ticker`, the dates of such a file may not repeat or change direction, because the file may then
+    the ticker. Without `ticker`, the dates of such a file must not repeat or change direction: if they do, the file may
     hold several assets. Repeated rows are dropped; different rows for one ticker and time are an error. `log` records
     decisions and changes. Messages call a frame `name`. Other arguments are those of `load_market`. Raises InputError
     for a source that does not exist and DataError for invalid content.

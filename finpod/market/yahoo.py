@@ -65,7 +65,7 @@ def fetch_market(
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing
     waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. Unless
-    `allow_missing`, InputError is raised if Yahoo does not answer for a ticker or, if `universe` is a list, lacks one.
+    `allow_missing`, InputError is raised if Yahoo does not answer for a ticker, or has no bars for a ticker of a list.
     The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
 
     `now` returns the present time with its zone. Raises InputError for wrong arguments, DataError for network failures.

@@ -41,7 +41,7 @@ PALETTE = {
     "run-5": "#0a7589",
     "run-6": "#6b6b00",
 }
-"""Colours in light mode. `_style.css.j2` has these colours and those of dark mode. No two colours are equal."""
+"""Colours in light mode, all different. `_style.css.j2` has these colours and those of dark mode."""
 BACKGROUND = ("benchmark", "equal-weight", "random", "muted")
 """Keys of `PALETTE` whose lines are thin and behind the others."""
 EXPLAINED = ("strategy", "benchmark", "equal-weight", "random")
@@ -58,7 +58,7 @@ class Chart(NamedTuple):
     title: str
     alt: str  # description for screen readers; shown if there is no drawing
     svg: Markup = Markup()  # inline SVG; empty if there is nothing to draw
-    curves: tuple[str, ...] = ()  # keys of the legend, from `PALETTE`
+    curves: tuple[str, ...] = ()  # keys of the legend, each the name of a CSS variable
     wide: bool = False  # True for the whole width of the page
 
 

@@ -41,9 +41,9 @@ class ScorerPolicy(AccountPolicy):
     """Policy without exploration or value function. Its action is (1 - keep) * score + keep * h.
 
     The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
-    where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). At each
-    decision, an untrained policy moves the mix of assets about halfway to that of a portfolio, and cash nearly fully.
-    The portfolio is the anchor ('tilt'), or equal weights of all assets and cash ('softmax').
+    where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). An
+    untrained policy trades towards the anchor ('tilt') or equal weights of all assets and cash ('softmax'). A decision
+    moves the mix of the assets about halfway there, and the fraction of cash almost all the way.
     """
 
     spec: ScorerSpec
@@ -90,7 +90,7 @@ def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
     'cvar'           mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000). For
                      each environment, a is summed over the K steps; CVaR is minus the mean of the lowest tenth of sums
     'drawdown'       mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)
-    'turnover'       mean(a) - penalty * mean(turnover). The penalty comes on top of the costs, which are part of a
+    'turnover'       mean(a) - penalty * mean(turnover). The returns are after costs; the penalty comes in addition
     """
     over, net, steps = active(returns), returns.net, len(returns.net)
     if name == "log":

@@ -154,7 +154,7 @@ class AccountPolicy(Policy):
     def _holding(self, code: Any, state: Tensor) -> Tensor:
         """Return the action [..., M, N] that roughly keeps the holdings in states [..., M, N + 1] (not for 'shares').
 
-        The logits are log(weight / anchor's weight + 0.1), minus their mean over the assets that may be held. With
+        Assets with a share a > 0 of the anchor have logits log(weight / a + 0.1), minus their mean; others have 0. With
         'softmax' the action is the logits. Otherwise it is z with k tanh z = logit; k is `spec.tilt`, |tanh z| <= 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
@@ -183,8 +183,8 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h. h is the action that keeps the holdings; with 'shares', h measures them.
-    An untrained policy holds the anchor ('tilt') or equal weights with cash ('softmax'), or does not trade ('shares').
+    The mean action is score + inertia * h. h is the action that keeps the holdings; with 'shares', h grows with them.
+    An untrained policy holds the anchor ('tilt'), assets and cash equally ('softmax'), or does not trade ('shares').
     """
 
     spec: PolicySpec

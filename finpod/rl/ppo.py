@@ -51,8 +51,8 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over its group at the same step, when all share a table row. This
-    removes the move of the whole market. With one environment per group, it has no effect."""
+    """True to subtract from each advantage the mean over its group at the same step. A group shares a table row, so
+    this removes the move of the whole market. With one environment per group, it has no effect."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):

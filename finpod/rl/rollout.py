@@ -53,7 +53,7 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 
 @torch.no_grad()
 def collect(env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator) -> Rollout:
-    """Return a rollout of `steps` steps from the current state. The encoder reads the row of each group once per step.
+    """Return a rollout of `steps` steps from the current state. The encoder reads each row once for a whole group.
 
     Raises InputError for an action, reward or observation that is not finite, and for wrong shapes.
     """

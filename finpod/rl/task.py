@@ -37,7 +37,7 @@ class Score(NamedTuple):
     metrics: Mapping[str, float]
     """Name -> metric, NaN if undefined. Agents are ranked by the metric that `Task.measure` names."""
     returns: Array | None = None
-    """[n] returns in the n periods, or None. Given `Task.baseline`, selection prefers agents with unlike returns."""
+    """[n] returns, one per period, or None. With a `Task.baseline`, selection avoids agents with similar returns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return the returns [n] of a policy without skill, or None. Selection correlates the agents' returns minus these."""
+        """Return returns [n] of an unskilled policy, or None. Selected agents should differ in returns minus these."""
         return None
 
     def spec(self) -> dict[str, Any]:

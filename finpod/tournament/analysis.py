@@ -76,7 +76,7 @@ class Branch(NamedTuple):
 
 
 def differing(trials: Sequence[Trial]) -> list[str]:
-    """Return the names of settings in which trials differ, in the order of the log."""
+    """Return the names of settings in which trials differ, in the order in which the trials list them."""
     settings = [trial.settings for trial in trials]
     names = dict.fromkeys(name for one in settings for name in one)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]

@@ -59,10 +59,10 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        First, `agents` agents begin, with settings from `begin`. Then the trials that have ended at a level are ranked.
-        The better half (rounded down) continue to the next level, and each is copied once. The highest level comes
-        first. If no trial is due, a new agent begins. It gets fresh settings with probability `restart_rate`, or else
-        mutated settings of an ended trial, which is drawn with weights n (best) to 1 (worst).
+        First, `agents` agents begin, with settings from `begin`. Then the trials that ended or failed at a level are
+        ranked. The better half (rounded down) continue to the next level, and each is copied once. The highest level
+        comes first. If no trial is due, a new agent begins. It gets fresh settings with probability `restart_rate`, or
+        else mutated settings of an ended trial, which is drawn with weights n (best) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])

@@ -27,7 +27,7 @@ from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, place
 from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, TournamentSetup
 
 LEASE = 120.0
-"""Age in seconds from which the lock file of a driver at a URL is ignored."""
+"""Age in seconds from which a lock file that states its time is ignored; see `lock`."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
 """Entries of a header: the hash of the bars up to the end of validation; the training and validation windows."""
 
@@ -74,7 +74,7 @@ class RunFolder:
             source.require_setups(setups, forked=fork is not None, complete=False)
 
     def require_setups(self, many: Sequence[TournamentSetup], *, forked: bool, complete: bool = True) -> None:
-        """Raise InputError if `many` may not resume or fork the run. Unless `complete`, the task is not compared."""
+        """Raise InputError if the run cannot be resumed or forked with `many`. If not `complete`, ignore the task."""
         setups = {one.plan.seed: one for one in many}
         for name, seed in begun_logs(self.store).items():
             if seed not in setups:  # its tournament would never be finished
@@ -91,7 +91,7 @@ class RunFolder:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
         An earlier run is removed unless it is resumed. With `fork`, the run `fork` is copied first. After an error, the
-        run is kept. Exception: a FinpodError other than EngineError removes a new or forked run without progress.
+        run is kept, but a FinpodError other than EngineError removes a new or forked run without progress.
         Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
@@ -208,7 +208,7 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return `storage` and, if it follows from the folder of the run, `out`: arguments with which `train` resumes it.
+    """Return the arguments with which `train` resumes a run: `storage`, and `out` if the run's folder determines it.
 
     `recorded` is the storage in the log. If `out` is None and the run is not in the folder `recorded`, `out` becomes
     the run's folder without '.unfinished'. In this case, the folder must have this suffix; else InputError is raised.

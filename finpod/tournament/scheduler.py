@@ -276,7 +276,7 @@ def run(
     the task can be built again. The first call of `watch` gets `remarks`. Logs and checkpoints are removed at the end.
     Raises InputError for an unfinished run that is in use, has other settings, or is neither resumed nor overwritten.
     """
-    # the executor is opened first: an earlier run is removed only when nothing else can fail
+    # the executor is opened first, so that an earlier run is not removed if Ray cannot be used
     with closing(open_executor(setups[0], pods)) as executor, folder.drive(**how):
         baseline, runs = setups[0].task.baseline(), list[Run]()
         for number, setup in enumerate(setups):

@@ -84,7 +84,7 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return the weights [N] of an anchor on the last row of a `MarketView`; raises as `anchor_weights` does."""
+    """Return a known anchor's weights [N] on a view's last row. Raises InputError for bad weights or no volumes."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
         return checked(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]

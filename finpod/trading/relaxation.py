@@ -104,7 +104,7 @@ def _shifted(account: Account, ends: Account) -> Account:
 
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B]; a position not `touched` [B, N] or [B, 1] in a session is that of the session before."""
+    """Return `ends` [B]. Where `touched` [B, N] or [B, 1] is False, the shares are copied from the session before."""
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))

@@ -5,9 +5,9 @@ The windows of one segment, oldest session first:
     | train | purge | validation | embargo | test |
 
 The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends
-with its window, so no training reward depends on a session of validation, even without a purge. The outcome of a
-decision lies up to `hold` rows ahead (sessions, if bars are daily). The purge keeps the outcomes of training decisions
-out of validation. The embargo keeps the outcomes of validation decisions out of the test.
+with its window. So even without a purge, no training reward would depend on a session of validation. The purge is an
+additional gap: the `hold` rows after the last training decision (sessions, if bars are daily) also lie before
+validation. By default, the embargo is such a gap between validation and test.
 """
 
 from __future__ import annotations

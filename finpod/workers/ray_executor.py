@@ -27,7 +27,7 @@ from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, ti
 AHEAD = 0.1
 """Queued pieces per slot. A slot is room for one pod. The queue keeps slots busy, and shows demand to autoscalers."""
 POLL = 1.0
-"""Seconds between two queries of the cluster's size."""
+"""Smallest number of seconds between two queries of the cluster's size."""
 SILENCE = 45.0
 """Seconds in which a cluster must answer a query for its size. After 60 s, Ray would end this process."""
 KNOCK = 5.0

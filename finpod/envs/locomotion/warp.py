@@ -2,7 +2,7 @@
 
 It differs from MuJoCo on the CPU:
 
-- The state is float32. From equal states, one step of the environment agrees to 3e-6 in all positions.
+- The state is float32. Without the differences below, one step from equal states agrees to 3e-6 in all positions.
 - Humanoid's model uses the PGS solver, which Warp lacks. Warp uses the Newton solver instead.
 - The standard variant of Ant is a slightly different system. If a capsule stands within 30 degrees of the normal of the
   floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule. Ant's pyramidal friction cone
@@ -28,7 +28,7 @@ from finpod.errors import InputError
 MARGIN = 2
 """Memory for contacts and constraints, as a multiple of the largest number under random actions."""
 FEWEST = 16
-"""Smallest number of worlds to allocate contact memory for. All worlds share it, and a few may peak at once."""
+"""Contact memory is allocated for at least this many worlds. All worlds share it, and several may need much at once."""
 
 
 def packages(spec: Spec) -> tuple[Any, Any]:
