@@ -128,6 +128,8 @@ CARRIED = {
     "by date": lambda: dict(zip(pd.DatetimeIndex(MARKET.dates), all_rows()[:, 4], strict=True)),
     "json": lambda: dict(zip(MARKET.dates.astype("datetime64[D]").astype(str), all_rows()[:, 4].tolist(), strict=True)),
     "by ticker and day": lambda: {("A", f"{day!s:.10}"): 1.0 for day in MARKET.dates},
+    "by number": lambda: {int(f"{day!s:.10}".replace("-", "")): 1.0 for day in MARKET.dates},
+    "as in the US": lambda: pd.Series(1.0, pd.DatetimeIndex(MARKET.dates).strftime("%m/%d/%Y")),
     "by month": lambda: dict.fromkeys(pd.DatetimeIndex(MARKET.dates).to_period("M"), 1.0),
     "records": lambda: [{"date": f"{day!s:.10}", "close": 1.0} for day in MARKET.dates],
     "a table": lambda: pa.table({"day": MARKET.dates, "close": all_rows()[:, 4]}),

@@ -15,7 +15,7 @@ from finpod.measures import Array, check_rates
 from finpod.records import Audit
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
-from finpod.trading.execution import build_execution
+from finpod.trading.execution import build_execution, require_market
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Path, Terms, Window
 from finpod.weights import Decided, PrecomputedWeights
@@ -67,9 +67,7 @@ def backtest(
     Raises InputError for arguments out of range, a window of one bar, a start on or before `trained_until` (unless
     `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError if a decision fails or is invalid.
     """
-    if not isinstance(market, MarketData):
-        text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
-        raise InputError(text, argument="market")
+    require_market(market)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast is True, but a Strategy decides bar by bar; omit the argument fast", argument="fast")
     check_rates(risk_free)
@@ -135,7 +133,7 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Return the result. Add evidence if `examine` is True (None: if trained). A benchmark strategy gets none."""
+    """Add evidence to the result if `examine` (None: if the strategy is trained), unless it trades the benchmark."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

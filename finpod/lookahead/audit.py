@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from finpod.errors import InputError, StrategyError, with_kind
+from finpod.errors import StrategyError, with_kind
 from finpod.files import Progress
 from finpod.lookahead import perturbation
 from finpod.lookahead.extra_columns import early_columns
@@ -24,7 +24,7 @@ from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array
 from finpod.records import Audit, Finding, Severity
 from finpod.strategy import MarketView, Strategy
-from finpod.trading.execution import build_execution
+from finpod.trading.execution import build_execution, require_market
 from finpod.trading.simulate import Terms, Window, simulate
 from finpod.weights import Decided, decide_once, decisions_of
 
@@ -46,10 +46,9 @@ def audit(
     """Return the audit of a strategy's decisions in a run over [start, end], and of the feature functions that it uses.
 
     The strategy first runs in a child process that has the whole market. A second child process receives rows in order
-    of time. It repeats every decision up to the last of `days` sampled rows, each with the cash and positions that the
-    account had in the run. Weights must agree to 1e-5. The user's feature functions are computed again for each sampled
-    row: on the market without later rows, where values must agree to 1e-5, and with noise in later rows, where values
-    must be identical.
+    of time. It repeats every decision up to the last of `days` sampled rows, with the cash and positions of the run.
+    Weights must agree to 1e-5. The user's feature functions are computed again for each sampled row: on the market
+    without later rows (values must agree to 1e-5), and with noise in later rows (values must be identical).
 
     The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are
     later than both the first day of the run and the strategy's `trained_until`; fitted models in a strategy that has no
@@ -57,11 +56,9 @@ def audit(
     correlate with the next return. `unchecked` lists what is not tested. `finpod.audit` also takes a name, file or folder.
     `progress` is called with the current step and the finished fraction of it. Raises InputError for an argument out of
     range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, and
-    FinpodError if the strategy cannot be loaded in a child process, or if this process ends or takes too long.
+    FinpodError if a child process cannot load the strategy, ends or takes too long.
     """
-    if not isinstance(market, MarketData):
-        text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
-        raise InputError(text, argument="market")
+    require_market(market)
     market = market.benchmark_market() if strategy.trades_benchmark else market
     window = market.window(start, end)
     sample = perturbation.auditable_rows(market, *window)
@@ -141,7 +138,7 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if decisions change without later rows; raise NotRepeatable if they change with all rows."""
+        """Return a finding if a repeat without later rows differs; raise NotRepeatable if one with all rows differs."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
@@ -152,10 +149,8 @@ class _Audited(Isolated):
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Repeat the decisions of a run in `child`. Return weights [n, N]: NaN for no decision, infinite for an error.
-
-        An error is raised instead if it ended the process, or if `child` has the whole market.
-        """
+        """Repeat the decisions of a run in `child`. Return weights [n, N]: NaN for no decision, infinite for an error. An
+        error is raised instead if it ended the process, or if `child` has the whole market."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

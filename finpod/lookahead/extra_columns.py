@@ -40,10 +40,8 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
         new = np.isfinite(values)
         new[1:] &= values[1:] != values[:-1]
         for column in (values, np.where(new, values, np.nan)):
-            if shared:
-                compared += [_correlation(column[now, :1].T, one[None], over=1) for one in (mean, index)]
-            else:
-                compared.append(_correlation(column[now], returns, over=0))
+            over_time = [(column[now, :1].T, one[None], 1) for one in (mean, index)]
+            compared += [_correlation(*pair) for pair in (over_time if shared else [(column[now], returns, 0)])]
         size, most, sessions, row = max(compared, key=lambda one: abs(one[0]) - one[1] if one[2] else -np.inf)
         if sessions and abs(size) > most:
             data = {"sessions": sessions, "most": most, "shared": shared}
@@ -54,10 +52,8 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
     """Correlate two tables row by row. Return (mean rank correlation, its limit, number of sessions, first session).
-
     `over` is the axis of the sessions. With 0, rows are sessions, and those with a correlation are counted. With 1,
-    columns are sessions, and those in which both tables have a value are counted.
-    """
+    columns are sessions, and those in which both tables have a value are counted."""
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))
     if not len(counted):

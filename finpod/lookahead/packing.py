@@ -84,26 +84,24 @@ class _Packer(ByValue):
 
     def _later_data(self, value: Any) -> str:
         """Return a description of a table with later days, or an array with one row per date; "" for other objects."""
-        table, tensor, last = _as_table(value), getattr(sys.modules.get("torch"), "Tensor", ()), None
+        table, last = _as_table(value), None
         if isinstance(table, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in table._mgr.blocks)
             last = _last_day(table)
-        elif isinstance(table, tensor) and (table.requires_grad or self._market.shape[1] not in table.shape):
-            return ""  # probably weights of a network
-        elif not isinstance(table, (np.ndarray, tensor)):
-            return ""
+        elif not isinstance(table, np.ndarray) or (table is not value and self._market.shape[1] not in table.shape):
+            return ""  # other tensors are probably parts of a network
         what = f"{type(value).__name__} {[*filter(None, table.shape)]}"
         if last is None and self._has_a_row_a_session(np.asarray(table)):
             return f"{what} with one row per date"
         return f"{what} with rows up to {last!s:.10}" if last is not None and last > self._until else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has a row or column per date (or one fewer, like returns), and unequal values."""
+        """Return True if a table has a row or column per date (or one fewer, like returns), not equal or monotone."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False
-        known = table[np.isfinite(table)]
-        return bool((known != known[:1]).any())
+        steps = np.diff(table[np.isfinite(table)].astype(float))
+        return bool(steps.any()) and not (table.ndim == 1 and ((steps > 0).all() or (steps < 0).all()))
 
     def _report(self, kind: str, value: Any, note: str, **data: Any) -> None:
         if id(value) not in self._passed:
@@ -112,12 +110,14 @@ class _Packer(ByValue):
 
 
 def _as_table(value: Any) -> Any:
-    """Convert a dict by day, a list of records, or a table of pyarrow or polars to a frame; return others unchanged."""
-    with contextlib.suppress(Exception):  # the records of a list may differ
+    """Return a dict by day, a list of records or a table of another library as a frame, and a tensor as an array."""
+    with contextlib.suppress(Exception):  # the records of a list may differ, and not all tensors are readable
         if isinstance(value, dict) and _has_a_day([next(iter(value))]):
             return pd.DataFrame(index=pd.Index(list(value)))
         if isinstance(value, (list, tuple)) and len(value) >= SHORTEST and _has_a_day(value[0]):
             return pd.DataFrame(value)
+        if isinstance(value, getattr(sys.modules.get("torch"), "Tensor", ())):
+            return np.asarray(value)
         return value.to_pandas() if hasattr(type(value), "to_pandas") and hasattr(value, "columns") else value
     return value
 
@@ -125,8 +125,9 @@ def _as_table(value: Any) -> Any:
 def _has_a_day(record: Any) -> bool:
     """Return True if a dict, list or tuple, or one nested in it, contains a day as text or as an object."""
     parts = record.values() if isinstance(record, dict) else record if isinstance(record, (list, tuple)) else ()
-    texts = [f"{part!s:.5}" for part in parts if isinstance(part, (str, date, np.datetime64, pd.Period))]
-    return any(text[:4].isdigit() and text[4:] == "-" for text in texts) or any(map(_has_a_day, parts))
+    texts = [f"{one}" for one in parts if isinstance(one, (str, int)) and f"{one}"[:1].isdigit() and len(f"{one}") >= 8]
+    objects = (isinstance(part, (date, np.datetime64, pd.Period)) for part in parts)
+    return any(objects) or bool(texts and _days(pd.Index(texts)).size) or any(map(_has_a_day, parts))
 
 
 def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
@@ -134,14 +135,21 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
     if isinstance(table, pd.DataFrame):
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
-    days = []
-    for axis in axes:
-        axis = axis.to_timestamp() if isinstance(axis, pd.PeriodIndex) else axis
-        if axis.dtype.kind in "MO" and len(axis):
-            with contextlib.suppress(TypeError, ValueError, OverflowError):
-                stamps = pd.to_datetime(axis, format="ISO8601", utc=True).tz_localize(None)
-                days.append(stamps.max().to_datetime64().astype("datetime64[ns]"))
+    days = [found.max().to_datetime64().astype("datetime64[ns]") for axis in axes if (found := _days(axis)).size]
     return max(days, default=None)
+
+
+def _days(axis: pd.Index) -> pd.DatetimeIndex:
+    """Return the dates of an axis: datetimes, periods, ISO text, 20200102, or text with a year last. Empty if few are."""
+    axis = axis.to_timestamp() if isinstance(axis, pd.PeriodIndex) else axis
+    if axis.dtype.kind in "iu" and len(axis) and axis.min() > 17_000_100:
+        axis = axis.astype(str)
+    days = pd.DatetimeIndex([])
+    for layout in ("ISO8601", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y") if axis.dtype.kind in "MO" else ():
+        with contextlib.suppress(TypeError, ValueError):  # the axis has objects of other types
+            found = pd.DatetimeIndex(pd.to_datetime(axis, format=layout, errors="coerce", utc=True)).dropna()
+            days = found.tz_localize(None) if len(found) > max(len(days), (len(axis) - 1) // 2) else days
+    return days
 
 
 def _model(value: Any) -> str:

@@ -58,8 +58,7 @@ def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
 def with_noise_after(market: MarketData, row: int, seed: int = 0) -> MarketData:
     """Return the market with noise in the rows after `row`, extra columns included. Tickers and dates stay the same."""
     random = np.random.default_rng([seed, row])
-    later = market.dates[row + 1 :]
-    shape = len(later), len(market.tickers)
+    shape = len(later := market.dates[row + 1 :]), len(market.tickers)
     prices = np.where(random.random(shape) < 0.9, random.lognormal(3.0, 1.0, shape), np.nan)
     noise: dict[str, Array] = {
         **dict.fromkeys(PRICES, prices),

@@ -137,6 +137,13 @@ class Execution:
         return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 
+def require_market(market: Any) -> None:
+    """Raise InputError unless `market` is a MarketData."""
+    if not isinstance(market, MarketData):
+        text = f"market is a {type(market).__name__}; it must be a market from load_market(...) or sample_market()"
+        raise InputError(text, argument="market")
+
+
 def build_execution(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Execution:
     """Return the `Execution` of a market. `fill` None is 'open' if the data have opens, else 'close'.
 
