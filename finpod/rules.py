@@ -12,6 +12,7 @@ import numpy as np
 from finpod.errors import StrategyError
 from finpod.market.data import MarketData, forward_fill
 from finpod.measures import DUST, Array
+from finpod.periods import is_weekly_or_longer
 from finpod.records import ResultWarning
 from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 
@@ -179,8 +180,8 @@ class DollarVolume(Strategy):
 
 
 def _require_daily(name: str, view: MarketView) -> None:
-    if not view.begins_session:
-        raise StrategyError(f"{name} needs daily bars, but the bars are intraday; resample them to one bar per session")
+    if not view.begins_session or is_weekly_or_longer(view._market.dates):
+        raise StrategyError(f"{name} needs daily bars, but the bars are shorter or longer; give one bar per session")
 
 
 class SignalOracle(Strategy):
@@ -262,7 +263,7 @@ SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volum
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
     """Return (baselines, warnings) for a backtest on this market. The warnings name the baselines that are omitted."""
-    if market.bars_per_session > 1:
+    if market.bars_per_session > 1 or is_weekly_or_longer(market.dates):
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     warnings = []
     if find_spec(PACKAGE) is None:

@@ -45,8 +45,8 @@ def test_b08_the_last_bar_is_that_of_the_snapshot_and_survives_slicing():
     ({"tickers": ("A", "A")}, "A appears twice"), ({"close": CLOSE[:, :1]}, r"close .*\(4, 1\).*\(4, 2\)"),
     ({"close": np.where(CLOSE == 21, 0.0, CLOSE)}, "close of B on 2024-01-03 is 0"),
     ({"low": np.where(CLOSE == 21, np.inf, CLOSE)}, "low of B on 2024-01-03 is inf"),
-    ({"benchmark_close": np.ones(3)}, r"benchmark_close .*\(3,\)"),
-    ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 rows"),
+    ({"benchmark_close": np.ones(3)}, r"benchmark_close .*\(3,\)"), ({"dates": DATES[:0], "close": CLOSE[:0]}, "0 rows"),
+    ({"benchmark_close": np.array([1.0, 0.0, 1.0, 1.0])}, "benchmark_close on 2024-01-03 is 0"),
     ({"close": np.full((4, 2), np.nan)}, "all closes of 2 assets"),
 ])  # fmt: skip
 def test_impossible_markets(changes, value):

@@ -11,7 +11,7 @@ from finpod.backtesting.comparison import LEVEL, RESAMPLES, Comparison, Pair
 from finpod.backtesting.sentences import LUCK, severity_of, warning_sentence
 from finpod.backtesting.text import TURNOVER, cells, describe_terms, short_note
 from finpod.evidence.skill import code_of
-from finpod.figures import COMMON, Row, plain, ratio, text_table
+from finpod.figures import COMMON, Row, plain, plural, ratio, text_table
 from finpod.periods import yearly_note
 from finpod.records import records
 from finpod.result import BacktestResult
@@ -45,7 +45,7 @@ def format_comparison(comparison: Comparison) -> str:
     """Return the table with its notes and warnings, as plain text without a newline at the end."""
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     returns, table = len(comparison.equity) - 1, comparison.correlation
-    lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {returns:,} returns", ""]
+    lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {plural(returns, 'return')}", ""]
     lines += text_table([*headings(comparison), *comparison.rivals], figure_rows(comparison), _HEADING)
     lines += [short_note(returns)] if comparison.is_short else []
     lines += [TURNOVER, yearly_note(comparison.periods_per_year, comparison.periods_per_year), ""]

@@ -140,11 +140,11 @@ def _reason(error: Exception) -> str:
 
 def _damage(source: Path) -> str:
     """Return a text on the first file that is missing or was changed; empty if all files are intact."""
-    if gone := [name for name in (SUMS, "run.json") if not (source / name).exists()]:
+    if gone := [name for name in (SUMS, "run.json") if not (source / name).is_file()]:
         return f"{gone[0]} is missing"
     written, present = (
         {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        for text in ((source / SUMS).read_text(), checksums(source))
+        for text in ((source / SUMS).read_text(errors="replace"), checksums(source))
     )
     if not set(written) <= set(SUMMED):
         return f"{SUMS} was changed"

@@ -177,7 +177,7 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """Yield an event per reason why assets not yet held were not bought: the first order and the number of orders."""
+    """Yield an event per reason why assets not yet held were not bought, with the first such order and their count."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

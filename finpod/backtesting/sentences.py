@@ -156,7 +156,7 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "constant_cash": "constant cash: about {cash:.0%} of the account is always in cash",
     "closet_benchmark": "closet benchmark: beta {beta:.2f} and a tracking error of {tracking_error:.2%} per year",
     "closet_equal_weight": "closet equal weight: a tracking error of {tracking_error:.2%} per year",
-    "rules_daily_only": "{rules} are left out: they are rules for daily or longer bars",
+    "rules_daily_only": "{rules} are left out: they are rules for daily bars",
     "rules_missing": "{rules} are left out: the package {package} is not installed",
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
     "rule_fell_back": "{rule} found no optimum on {days:# day} and used inverse-volatility weights instead",
@@ -211,7 +211,7 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Return a text for each code of `Audit.unchecked`. In other codes, underscores become spaces."""
+    """Return a text for each code of `Audit.unchecked`: from `UNCHECKED`, else the code with spaces for underscores."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
@@ -257,7 +257,8 @@ def verdict_lines(result: BacktestResult) -> list[str]:
     lines = []
     wide = f" (widened for the best of {result.candidates:,})" if result.candidates > 1 else ""
     for over, interval in excess_growth(result).items():
-        code, (low, estimate, high) = code_of(interval), (f"{100 * value:+.1f}" for value in interval[:3])
+        shown = (f"{round(100 * value, 1) + 0.0:+.1f}" for value in interval[:3])
+        code, (low, estimate, high) = code_of(interval), shown
         hindsight = code is Code.MORE and over == BENCHMARK and result.manifest.get("survivorship")
         but = ", but assets selected with hindsight may" if hindsight else ""
         span = f"{estimate} points per year, {100 * LEVEL:.0f} % interval {low} to {high}{wide}"

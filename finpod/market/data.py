@@ -98,10 +98,10 @@ class MarketData:
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
                 raise DataError(f"{name} has shape {table.shape}; dates and tickers need {shape}")
-            if name in PRICES and (wrong := (table <= 0) | np.isinf(table)).any():
-                row, column = np.argwhere(wrong)[0]
-                price = f"{name} of {self.tickers[column]} on {self.dates[row]!s:.10}"
-                raise DataError(f"{price} is {table[row, column]:g}; give a finite price above 0, or NaN for no bar")
+            if name in (*PRICES, *SERIES, "factor") and (wrong := (table <= 0) | np.isinf(table)).any():
+                at = tuple(np.argwhere(wrong)[0])
+                price = f"{name}{' of ' + self.tickers[at[1]] if len(at) > 1 else ''} on {self.dates[at[0]]!s:.10}"
+                raise DataError(f"{price} is {table[at]:g}; give a finite number above 0, or NaN for no bar")
             arrays[name] = read_only(table)
         if not self.has_bar.any():
             raise DataError(f"all closes of {assets} assets in {days} rows are missing; give at least one price")
