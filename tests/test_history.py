@@ -63,8 +63,7 @@ def test_what_is_no_run_is_named(tmp_path):
 
 
 def test_luck_is_that_of_as_many_draws():
-    random = np.random.default_rng(1)
-    table = random.normal(size=(64, 5))
+    table = np.random.default_rng(1).normal(size=(64, 5))
     scores = [0.5, -0.1, 0.3, 0.2, 0.0]
     trials = [trial(i, score, returns=table[:, i]) for i, score in enumerate(scores)]
     found = luck([*trials, trial(5, math.nan, state="failed")])

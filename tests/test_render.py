@@ -94,8 +94,7 @@ def test_the_camera_follows_the_body(graphics):
     rest = env.physics.state["qpos"][0].numpy().copy()
     far = rest.copy()
     far[0] += 50.0
-    episode = render.Episode(np.stack([rest, far]), 0.0, False, 0.05)
-    film = render.draw(env.spec, episode)
+    film = render.draw(env.spec, render.Episode(np.stack([rest, far]), 0.0, False, 0.05))
     assert film.frames.shape == (2, render.HEIGHT, render.WIDTH, 3)
     body = [(frame[..., 0].astype(int) - frame[..., 2] > 40) for frame in film.frames]  # the bodies alone are orange
     assert min(mask.sum() for mask in body) > 300

@@ -281,8 +281,7 @@ def test_it_stops_after_so_many_seconds_and_what_runs_is_finished(store, monkeyp
 
 
 def test_every_level_learns_however_few_the_steps():
-    plan = Plan(rounds=4, steps=1)
-    assert [plan.goal(level, 10) for level in (1, 2, 3, 4)] == [10, 20, 30, 40]
+    assert [Plan(rounds=4, steps=1).goal(level, 10) for level in (1, 2, 3, 4)] == [10, 20, 30, 40]
     assert [Plan(rounds=3, steps=100).goal(level, 10) for level in (1, 2, 3)] == [40, 70, 100]
 
 

@@ -80,9 +80,9 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars with zero volumes masked where the price moved, and with volumes in another unit rescaled.
 
-    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and the larger
-    volumes have at least three trailing zeros in common, k more than the smaller volumes. The larger volumes are then
-    divided by 10^k. A zero volume is kept if the price did not move, because there may have been no trade.
+    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and all larger
+    volumes share z >= 3 trailing zeros, but all smaller volumes only z - k. The larger volumes are then divided by
+    10^k. A zero volume is kept if the price did not move, because there may have been no trade.
     """
     values = bars.values
     if "volume" not in values:
@@ -254,9 +254,9 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    Back-filled bars repeat the first real price. With volumes, these are at least `STILL` sessions of constant closes
-    without volume, and the first bar with volume opens or closes at this price. In a market without volumes, closes are
-    constant for at least `STILL_WITHOUT_VOLUME` sessions after the first session, and then move on nine of ten bars.
+    Back-filled bars repeat the first real price. With volumes: at least `STILL` sessions have constant closes and no
+    volume, and the first bar with volume opens or closes at this price. Without volumes: the close of the first bar is
+    unchanged for `STILL_WITHOUT_VOLUME` or more further sessions, and then the close changes on nine of ten bars.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

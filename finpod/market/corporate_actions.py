@@ -178,7 +178,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 
 
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
-    """Return the log steps [R] that the adjusted close lacks (positive) or has in excess (negative) at each dividend.
+    """Return the steps [R] of log(adj_close) that are missing (positive) or in excess (negative) at each dividend.
 
     A vendor's step that does not fit a dividend above 0.1 % of the price is repaired if certainly wrong, else reported.
     """

@@ -147,7 +147,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     if not levels:
         raise DataError(f"{name} has no 'close' in its header of two levels; give a close for each ticker")
     if len(levels) == 2:
-        way_out = "both levels of its header have a close; name the level of the tickers 'ticker'"
+        way_out = "both levels of its header have a label that means close; name the level of the tickers 'ticker'"
         raise _ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}

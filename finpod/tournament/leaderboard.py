@@ -81,7 +81,7 @@ ENTRIES = {
 class Trial:
     """Training of one agent for one round, and its validation.
 
-    The `Evolver` draws trials. A log stores each draw as a record; `after` applies later records of the log.
+    The `Evolver` draws trials. The log records each draw, and then the trial's progress, which `after` adds to it.
     """
 
     run: int = 0
