@@ -19,7 +19,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""If the market has fewer dates than this, arrays with one row per date of the market are not reported."""
+"""Lists of fewer records than this are not reported, nor arrays with one row per date if there are fewer dates."""
 
 
 class Packed(NamedTuple):
