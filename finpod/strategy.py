@@ -196,7 +196,7 @@ class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
     A strategy with state must reset its state when `view.step` is 0, as one object may be run several times. The audit
-    reports later data that an earlier run stored in the object; to avoid this, create a new object for each run.
+    reports data later than its first day that a previous run left in the object; so create a new object for each run.
     """
 
     name: str = "Strategy"

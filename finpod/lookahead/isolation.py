@@ -67,7 +67,7 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return a function that computes a pickled feature: in `_other` for the whole market, else in `child`."""
+        """Return market -> values of a pickled feature, computed in `_other` for the whole market, else in `child`."""
 
         def compute(market: MarketData) -> Array:
             return np.asarray((self._other if market is self.market else self.child).call("values", content, market))

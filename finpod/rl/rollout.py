@@ -20,7 +20,7 @@ class Rollout(NamedTuple):
     action: Tensor
     """[H, E, A] float32 actions."""
     log_prob: Tensor
-    """[H, E, A] log density of each action dimension. Sum the dimensions in `Policy.acting` for the whole action."""
+    """[H, E, A] log density of each action dimension. An action's is their sum where `Policy.acting` is true."""
     value: Tensor
     """[H, E] critic's value of the state before the step."""
     reward: Tensor
