@@ -51,7 +51,7 @@ class Comparison:
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, pd.Series]
-    """Title -> [n + 1] values of a benchmark or equal-weight portfolio: 1 at its first common close, NaN without a bar.
+    """Title -> [n + 1] values of benchmark or equal weight: 1 at the first common close with a bar, NaN without a bar.
 
     The `name` of a series is 'benchmark' or 'equal weight'. If runs have several of a kind, titles name the runs."""
     figures: Mapping[str, Mapping[str, float]]

@@ -113,7 +113,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings on the data, and warnings if fills or frequency differ from those in training."""
+    """Yield warnings on the data, and warnings if fills, costs or frequency differ from those in training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

@@ -26,7 +26,7 @@ USUAL = (0.02, 0.1)
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
 """An asset's closes count as unadjusted if the log odds that they are, summed over its splits, are at least `DECIDES`.
 A split contradicts the sum if its own log odds have the other sign and at least the size `CONTRADICTS`. If the vendor
-gives adj_close, `DECIDES` is added to the sum if adj_close / close has a split's step; otherwise it is subtracted."""
+gives adj_close, `DECIDES` is added to the sum if adj_close / close has a split's step, and subtracted if not."""
 
 
 class Splits(NamedTuple):

@@ -208,10 +208,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments with which `train` resumes a run: `storage`, and `out` if the run's folder determines it.
+    """Return the arguments with which `train` resumes a run: its place as `storage`, or else its output folder `out`.
 
-    `recorded` is the storage in the log. If `out` is None and the run is not in the folder `recorded`, `out` becomes
-    the run's folder without '.unfinished'. In this case, the folder must have this suffix; else InputError is raised.
+    The place is returned if it is a URL or the storage `recorded` in the log, or if `out` is given. Otherwise, the run
+    is in OUT.unfinished, and OUT is returned as `out`. Raises InputError if its folder does not end in '.unfinished'.
     """
     if "://" in run:
         return {"storage": run}

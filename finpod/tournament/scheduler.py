@@ -35,7 +35,7 @@ from finpod.workers.ray_executor import RayExecutor
 T = TypeVar("T")
 
 WAIT = 0.5
-"""Largest number of seconds between calls of `watch` on Ray. Without Ray, it is the time of a slice of training."""
+"""Largest number of seconds between calls of `watch` on Ray. Without Ray, `watch` is called after each slice."""
 
 
 class Scheduler:

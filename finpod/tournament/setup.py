@@ -101,7 +101,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Plan:
-        """Return the plan of a header."""
+        """Return the plan from its values in the header of a log."""
         return cls(**{**values, "stop": Stop(**values["stop"])})
 
 
