@@ -249,7 +249,8 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
         return math.nan
     inside = _half_sharpes(table, splits)
     outside = inside[::-1]  # combinations are in order: the complement of the first is the last
-    first, then = (np.take_along_axis(side, inside.argmax(axis=1)[:, None], axis=1) for side in (inside, outside))
+    best = inside.argmax(axis=1)[:, None]
+    first, then = (np.take_along_axis(side, best, axis=1) for side in (inside, outside))
     rank = (outside < then).sum(axis=1) + ((outside == then).sum(axis=1) + 1) / 2
     below = (np.sign((trials + 1) / 2 - rank[np.isfinite(first[:, 0])]) + 1) / 2
     return float(below.mean()) if len(below) else math.nan

@@ -128,8 +128,7 @@ def _append(path: Path, content: bytes) -> None:
         with path.open("ab", buffering=0) as file:
             before = file.tell()
             try:
-                written = file.write(content)
-                if written != len(content):
+                if file.write(content) != len(content):
                     raise OSError(28, "No space left on device")
                 os.fsync(file.fileno())
             except OSError:

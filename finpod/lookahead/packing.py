@@ -14,6 +14,7 @@ import pandas as pd
 
 from finpod.errors import with_kind
 from finpod.market.data import MarketData, as_date
+from finpod.market.parsing import parse_stamps
 from finpod.measures import Array
 from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
@@ -135,21 +136,17 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
     axes = [axis.get_level_values(level) for axis in table.axes for level in range(axis.nlevels)]
     if isinstance(table, pd.DataFrame):
         axes += [pd.Index(table.iloc[:, column]) for column in range(table.shape[1])]
-    days = [found.max().to_datetime64().astype("datetime64[ns]") for axis in axes if (found := _days(axis)).size]
-    return max(days, default=None)
+    return max((found.max() for axis in axes if (found := _days(axis)).size), default=None)
 
 
-def _days(axis: pd.Index) -> pd.DatetimeIndex:
-    """Return the dates of an axis: datetimes, periods, ISO text, 20200102, or text with a year last. Empty if few are."""
-    axis = axis.to_timestamp() if isinstance(axis, pd.PeriodIndex) else axis
-    if axis.dtype.kind in "iu" and len(axis) and axis.min() > 17_000_100:
-        axis = axis.astype(str)
-    days = pd.DatetimeIndex([])
-    for layout in ("ISO8601", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y") if axis.dtype.kind in "MO" else ():
-        with contextlib.suppress(TypeError, ValueError):  # the axis has objects of other types
-            found = pd.DatetimeIndex(pd.to_datetime(axis, format=layout, errors="coerce", utc=True)).dropna()
-            days = found.tz_localize(None) if len(found) > max(len(days), (len(axis) - 1) // 2) else days
-    return days
+def _days(axis: pd.Index) -> Array:
+    """Return the dates of an axis, as `parse_stamps` reads dates, numbers and text; empty if a label is not a date."""
+    axis = pd.Index(axis.to_numpy()) if isinstance(axis.dtype, pd.ArrowDtype) else axis
+    if axis.dtype.kind in "MO" or (axis.dtype.kind in "iu" and len(axis) and axis.min() > 17_000_100):
+        with contextlib.suppress(TypeError, ValueError):  # also DataError
+            clock = parse_stamps(axis.to_series(), "").clock
+            return clock[~np.isnat(clock)]
+    return np.array([], dtype="datetime64[ns]")
 
 
 def _model(value: Any) -> str:

@@ -1,7 +1,7 @@
 """`Pod`: an agent in training, with its environments, on one device; `run_slice`: one slice of training.
 
 A slice trains an agent from its last checkpoint to the next one. The next checkpoint depends only on the setup of the
-tournament, the settings of the agent and the last checkpoint. Any machine of the same kind gives the same result.
+tournament, the settings of the agent and the last checkpoint. On the same machine, a repeated slice is identical.
 """
 
 import copy
