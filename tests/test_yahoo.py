@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from datetime import datetime
+from types import SimpleNamespace
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -21,7 +22,7 @@ from finpod.errors import DataError, FinpodError
 from finpod.market.calendar import sessions_of
 from finpod.market.load import save_snapshot
 from finpod.market.universe import index_members
-from finpod.market.yahoo import NEW_YORK, Missing, PartialFetch, discard, fetch_market, gather
+from finpod.market.yahoo import NEW_YORK, Missing, discard, fetch_market, gather
 from finpod.market.yahoo_client import COLUMNS, Client
 
 EVENING = datetime(2024, 4, 30, 20, tzinfo=NEW_YORK)
@@ -248,7 +249,7 @@ def test_the_table_of_yfinance_is_the_one_finpod_reads():
         client = Client("2024-03-04", "2024-03-09", deadline=20)
         bars, failed = client.ask(["AAA", "ETF", "NONE"])
         assert type(YfData()._session) is Session  # others who use yfinance do not ask this server
-    assert {name: str(reason) for name, reason in failed.items()} == {"NONE": "unknown symbol: HTTP 404"}
+    assert failed == {"NONE": Missing("unknown symbol: HTTP 404")}
     own = bars["AAA"]
     assert list(own.columns) == ["date", *COLUMNS]
     assert own["date"].dtype == "datetime64[ns]"
@@ -284,14 +285,14 @@ def test_a_fetch_that_is_refused_altogether_is_given_up(monkeypatch):
     waits = []
     for name, value in {"sleep": waits.append, "WAIT": 1.0, "BATCH": 2, "ATTEMPTS": 3}.items():
         monkeypatch.setattr(f"finpod.market.yahoo.{name}", value)
-    refused = dict.fromkeys("ABCDEFGH", Missing("rate limited", "HTTP 429", passes=True))
-    options = {"ends": 1e18, "report": lambda doing, share: None}
-    failed = gather(
-        "ABCDEFGH", lambda names: ({}, {name: refused[name] for name in names}), PartialFetch(None, {}), **options
-    )
+    failing = dict.fromkeys("ABCDEFGH", Missing("rate limited: HTTP 429", passes=True))
+    client = SimpleNamespace(ends=1e18, ask=lambda names: ({}, {name: failing[name] for name in names}))
+    monkeypatch.setattr("finpod.market.yahoo.Client", lambda *days, deadline: client)
+    days = {"start": "2024-03-04", "stop": "2024-03-09"}
+    failed = gather("ABCDEFGH", days, {}, None, 20.0, lambda doing, share: None)
     assert waits == [1.0, 2.0]
-    assert [str(failed[name]) for name in "AF"] == ["rate limited: HTTP 429"] * 2
-    assert [str(failed[name]) for name in "GH"] == ["no answer: not asked after 3 requests without any bars"] * 2
+    assert [failed[name].reason for name in "AF"] == ["rate limited: HTTP 429"] * 2
+    assert [failed[name].reason for name in "GH"] == ["no answer: not asked after 3 requests without any bars"] * 2
 
 
 START, END = "2015-01-01", "2020-12-31"

@@ -37,9 +37,6 @@ WAIT = 5.0
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
 """Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
-Bars = Mapping[str, pd.DataFrame]
-Ask = Callable[[Sequence[str]], tuple[Bars, Mapping[str, Missing]]]
-"""Function that requests some tickers once. It returns their bars, and the reasons why the others failed."""
 
 
 def fetch_market(
@@ -70,54 +67,46 @@ def fetch_market(
 
     `now` returns the present time with its zone. Raises InputError for wrong arguments, DataError for network failures.
     """
-    moment = now()
+    require_number("deadline", deadline, 0)
+    moment, folder = now(), None if partial is None else Path(partial)
     membership = _members(universe)
     benchmark, exchange = benchmark_and_calendar(benchmark, calendar, membership)
     if exchange is None:
         raise InputError("calendar=None is only for files; give the exchange of the tickers, such as XNYS", "calendar")
     first, last, over = _sessions(start, end, exchange, moment)
-    against: list[str] = [] if benchmark is None else [*static_members([benchmark], sentence="").tickers]
-    tickers = list(dict.fromkeys([*against, *membership.during(first, last)]))
+    members = list(membership.during(first, last))
+    tickers = members
+    if benchmark is not None:
+        benchmark = str(static_members([benchmark], sentence="").tickers[0])
+        tickers = list(dict.fromkeys([benchmark, *members]))
     request: dict[str, Any] = {"auto_adjust": False, "actions": True}
     request |= {"start": f"{first!s:.10}", "stop": f"{last + DAY!s:.10}", "finished": f"{over!s:.10}"}
-    fetch = PartialFetch(None if partial is None else Path(partial), request)
-    failed = _download(tickers, fetch, request, deadline, report)
-    _check_answers(failed, len(tickers), allow_missing, partial)
-    bars = pd.concat([fetch.bars[t].assign(ticker=t) for t in tickers if t in fetch.bars], ignore_index=True)
-    facts = {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": len(fetch.resumed & set(tickers))}
-    requested = Path(universe).name if isinstance(universe, str) else tickers[len(against) :]
+    bars = {} if folder is None else _stored(folder, request)
+    resumed = len(bars.keys() & set(tickers))
+    failed = gather(tickers, request, bars, folder, deadline, report)
+    _check_answers(failed, len(tickers), allow_missing, is_kept=folder is not None)
+    table = pd.concat([bars[t].assign(ticker=t) for t in tickers if t in bars], ignore_index=True)
     log = RepairLog()
     return build_market(
-        read_bars(bars, name="Yahoo", log=log),
+        read_bars(table, name="Yahoo", log=log),
         log=log,
         membership=membership,
-        benchmark=next(iter(against), None),
+        benchmark=benchmark,
         name="Yahoo",
         allow_missing=allow_missing or isinstance(universe, str),
         calendar=exchange,
         now=moment,
         manifest={
             "source": "yahoo",
-            "title": f"Yahoo Finance, {len(tickers) - len(against)} tickers, {first!s:.10} to {over!s:.10}",
+            "title": f"Yahoo Finance, {len(members)} tickers, {first!s:.10} to {over!s:.10}",
             "path": "yahoo",
             "download": "yfinance with auto_adjust=False and actions=True, adjusted by Adj Close / Close",
-            "request": {"universe": requested, **request},
-            "fetch": facts,
-            "failed": {ticker: str(reason) for ticker, reason in sorted(failed.items())},
+            "request": {"universe": Path(universe).name if isinstance(universe, str) else members, **request},
+            "fetch": {"asked": len(tickers), "fetched": len(tickers) - len(failed), "resumed": resumed},
+            "failed": {ticker: missing.reason for ticker, missing in sorted(failed.items())},
             "versions": package_versions("yfinance", "index-constitution"),
         },
     )
-
-
-def _download(
-    tickers: Sequence[str], fetch: PartialFetch, request: Mapping[str, Any], deadline: float, report: Progress
-) -> dict[str, Missing]:
-    """Download the tickers that `fetch` does not have yet. Return ticker -> reason for tickers without bars."""
-    require_number("deadline", deadline, 0)
-    if fetch.bars.keys() >= set(tickers):
-        return {}
-    client = Client(request["start"], request["stop"], deadline=deadline)
-    return gather(tickers, client.ask, fetch, ends=client.ends, report=report)
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
@@ -143,56 +132,37 @@ def _members(universe: str | Sequence[str]) -> Membership:
     return membership.renamed_to_newest() if isinstance(universe, str) else membership
 
 
-def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, partial: str | Path | None) -> None:
-    """Raise InputError for tickers without an answer unless `allow_missing`, DataError for a fetch without any bar."""
-    passing = {ticker: str(reason) for ticker, reason in sorted(failed.items()) if reason.passes}
-    reasons = ", ".join(sorted(set(passing.values())))
-    if len(passing) == total:
-        raise DataError(f"Yahoo answered for none of {total} tickers ({reasons}); try again later")
+def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, *, is_kept: bool) -> None:
+    """Raise DataError for a fetch without any bar, InputError for tickers without an answer unless `allow_missing`."""
+    passing = sorted(ticker for ticker, missing in failed.items() if missing.passes)
+    reasons = ", ".join(sorted({missing.reason for missing in failed.values() if missing.passes}))
+    if len(failed) == total:
+        why = f" ({reasons}); try again later" if reasons else "; check the symbols and the dates"
+        raise DataError(f"Yahoo has no bars for any of {total} tickers{why}")
     if passing and not allow_missing:
-        kept = "" if partial is None else f" ({total - len(failed)} tickers are kept)"
+        kept = f" ({total - len(failed)} tickers are kept)" if is_kept else ""
         more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
         raise InputError(
-            f"Yahoo did not answer for {', '.join(list(passing)[:LISTED])}{more} ({len(passing)} of {total} tickers; "
+            f"Yahoo did not answer for {', '.join(passing[:LISTED])}{more} ({len(passing)} of {total} tickers; "
             f"{reasons}); try again later{kept}, or pass allow_missing=True"
         )
-    if len(failed) == total:
-        raise DataError(f"Yahoo has no bars for any of {total} tickers; check the symbols and the dates")
 
 
-class PartialFetch:
-    """Downloaded bars, in memory and optionally in a folder from which the same request can resume.
+def _stored(folder: Path, request: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return ticker -> bars that an earlier run of the same request stored in `folder`. Remove bars of other requests.
 
-    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Bars of another request
-    are removed. Raises InputError for a folder with other files.
+    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Raises InputError for a
+    folder with other files.
     """
-
-    def __init__(self, folder: Path | None, request: Mapping[str, Any]) -> None:
-        self.bars: dict[str, pd.DataFrame] = {}
-        self._folder, self._request = folder, to_json(request)
-        if folder is not None:
-            self._resume(folder)
-        self.resumed = frozenset(self.bars)
-        """Tickers whose bars an earlier run stored."""
-
-    def add(self, bars: Bars) -> None:
-        """Store the bars of one request."""
-        self.bars |= bars
-        if self._folder is not None and bars:
-            write_text(self._folder / REQUEST, self._request)
-            for ticker, table in bars.items():
-                write_bytes(self._folder / f"bars_{ticker}.parquet", table.to_parquet(None))
-
-    def _resume(self, folder: Path) -> None:
-        """Load the bars that an earlier run of the same request stored, and remove bars of another request."""
-        if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
-            raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
-        request = folder / REQUEST
-        if not request.is_file() or request.read_text() != self._request:
-            discard(folder)
-        for path in folder.glob("bars_*.parquet"):
-            with suppress(OSError, ValueError):  # damaged, or removed by another process that finished the same fetch
-                self.bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
+    if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
+        raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
+    if not (folder / REQUEST).is_file() or (folder / REQUEST).read_text() != to_json(request):
+        discard(folder)
+    bars = {}
+    for path in folder.glob("bars_*.parquet"):
+        with suppress(OSError, ValueError):  # damaged, or removed by another process that finished the same fetch
+            bars[path.stem.removeprefix("bars_")] = pd.read_parquet(path)
+    return bars
 
 
 def discard(folder: Path) -> None:
@@ -205,34 +175,46 @@ def discard(folder: Path) -> None:
 
 
 def gather(
-    tickers: Sequence[str], ask: Ask, fetch: PartialFetch, *, ends: float, report: Progress
+    tickers: Sequence[str],
+    request: Mapping[str, Any],
+    bars: dict[str, pd.DataFrame],
+    folder: Path | None,
+    deadline: float,
+    report: Progress,
 ) -> dict[str, Missing]:
-    """Request all tickers that are not stored yet, in batches. Return ticker -> reason for tickers without bars.
+    """Download the tickers that `bars` lacks into `bars` and `folder`. Return ticker -> reason for those without bars.
 
     Rate-limited and unanswered tickers go to the end of the queue. After a batch with such tickers, the next request
-    waits `WAIT` seconds; each further such batch in a row doubles the wait. Requests stop at `ends` (`time.monotonic`).
+    waits `WAIT` seconds; each further such batch in a row doubles the wait.
     """
-    queue = deque(ticker for ticker in tickers if ticker not in fetch.bars)
+    queue = deque(ticker for ticker in tickers if ticker not in bars)
+    if not queue:
+        return {}
+    client = Client(request["start"], request["stop"], deadline=deadline)
     failed: dict[str, Missing] = {}
     tries: Counter[str] = Counter()
-    streak = barren = 0
+    barren, pause = 0, 0.0
     while queue:
         batch = [queue.popleft() for _ in range(min(BATCH, len(queue)))]
-        bars, missing = ask(batch)
-        fetch.add(bars)
-        tries.update(batch)
+        downloaded, missing = client.ask(batch)
+        bars.update(downloaded)
+        if folder is not None and downloaded:
+            write_text(folder / REQUEST, to_json(request))
+            for ticker, table in downloaded.items():
+                write_bytes(folder / f"bars_{ticker}.parquet", table.to_parquet(None))
         failed |= missing
-        again = [ticker for ticker in batch if ticker in missing and missing[ticker].passes]
+        tries.update(batch)
+        again = [ticker for ticker in missing if missing[ticker].passes]
         queue.extend(ticker for ticker in again if tries[ticker] < ATTEMPTS)
-        done = sum(ticker in fetch.bars for ticker in tickers)
+        done = len(bars.keys() & set(tickers))
         report(f"{done} of {len(tickers)} tickers from Yahoo", done / len(tickers))
-        streak, barren = (streak + 1, 0 if bars else barren + 1) if again else (0, 0)
-        pause = WAIT * 2.0 ** (streak - 1) if again and queue else 0.0
-        if queue and (barren == ATTEMPTS or monotonic() + pause >= ends):
+        barren = barren + 1 if again and not downloaded else 0
+        pause = max(WAIT, 2 * pause) if again else 0.0
+        if queue and (barren == ATTEMPTS or monotonic() + pause >= client.ends):
             why = f"after {barren} requests without any bars" if barren == ATTEMPTS else "before the deadline"
-            failed = dict.fromkeys(queue, Missing("no answer", f"not asked {why}", passes=True)) | failed
+            failed = dict.fromkeys(queue, Missing(f"no answer: not asked {why}", passes=True)) | failed
             break
-        if pause:
+        if queue and pause:
             report(f"Yahoo did not answer for {len(again)} tickers; asking again in {pause:.0f} s", done / len(tickers))
             sleep(pause)
-    return {ticker: reason for ticker, reason in failed.items() if ticker not in fetch.bars}
+    return {ticker: reason for ticker, reason in failed.items() if ticker not in bars}
