@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from finpod.errors import DataError, InputError, first_line
-from finpod.files import SNAPSHOT, locked, new_folder, to_json, write_bytes, write_text
+from finpod.files import SNAPSHOT, locked, new_folder, to_json, write_text
 from finpod.market.cleaning import NO_BENCHMARK, NO_CALENDAR, build_market, package_versions
 from finpod.market.data import SERIES, MarketData
 from finpod.market.extra import PREFIX, ExtraData
@@ -82,11 +81,10 @@ def load_market(
     reading: dict[str, Any] = {"day_first": day_first, "decimal": decimal}
     name = Path(path).name if isinstance(path, (str, PathLike)) else "the frame"
     membership = resolve_members(members, f"chosen from {name}", day_first)
+    benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
     if isinstance(path, (str, PathLike)) and (str(path) == SAMPLE or (Path(path) / SNAPSHOT).is_file()):
         market = _whole(arguments)
-        calendar = market.manifest.get("calendar", benchmark_and_calendar(None, calendar, membership)[1])
     else:
-        benchmark, calendar = benchmark_and_calendar(benchmark, calendar, membership)
         log = RepairLog()
         bars = read_bars(path, log=log, ticker=ticker, ticker_column=ticker_column, calendar=calendar, **reading)
         bars, joins = join_renamed(bars, renames, name, log, day_first)
@@ -112,6 +110,7 @@ def load_market(
             periods_per_year=periods_per_year,
             now=now,
         )
+    calendar = market.manifest.get("calendar", calendar)
     calendar = None if calendar == NO_CALENDAR else calendar
     return replace(with_extra(market, extra, calendar=calendar, **reading), origin=_origin(arguments))
 
@@ -225,9 +224,7 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
         target.parent.mkdir(parents=True, exist_ok=True)
     # The lock keeps other processes from reading or replacing the folder meanwhile.
     with locked(target.parent), new_folder(target, overwrite=overwrite) as fresh:
-        buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, compression="zstd")
-        write_bytes(fresh / BARS, buffer.getvalue())
+        pq.write_table(pa.table(columns), fresh / BARS, compression="zstd")
         write_text(fresh / SNAPSHOT, to_json(content))
     return target
 
@@ -246,37 +243,31 @@ def load_snapshot(folder: str | Path) -> MarketData:
         try:
             content = json.loads((source / SNAPSHOT).read_text())
             if content["format"] != FORMAT:
-                raise DataError(
-                    f"{source} is in format {content['format']}, not {FORMAT}; fetch or import the data again"
-                )
-            market, known = _assemble(content, pq.read_table(source / BARS)), content["hash"]
-        except DataError:
-            raise
+                raise ValueError(f"it is in format {content['format']}, not {FORMAT}")
+            market = _assemble(content, pq.read_table(source / BARS))
+            if market.content_hash != content["hash"]:
+                raise ValueError(f"its content does not match the hash {content['hash']:.12} in its manifest")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = first_line(error)
-            raise DataError(f"snapshot {source} is damaged ({reason}); fetch or import the data again") from error
-    if market.content_hash != known:
-        raise DataError(
-            f"snapshot {source} is damaged: its content does not match the hash {known:.12} in its manifest; fetch or "
-            "import the data again"
-        )
+            text = f"snapshot {source} is damaged or of another version ({first_line(error)})"
+            raise DataError(f"{text}; fetch or import the data again") from error
     return market
 
 
 def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
+    """Return the market of the manifest and the bars of a snapshot."""
     shape = content["sessions"], len(content["tickers"])
-    grids: dict[str, Any] = {
-        name: table[name].to_numpy().reshape(shape) for name in table.column_names if name != "ticker"
-    }
-    extra = {name.removeprefix(PREFIX): grids.pop(name) for name in list(grids) if name.startswith(PREFIX)}
-    grids |= {name: content.get(name) for name in ("periods_per_year", "sessions_per_year")}
-    grids |= {name: grids[name][:, 0] for name in SERIES if name in grids}
+    series = {"date", *SERIES, *(f"{PREFIX}{name}" for name in content.get(SHARED, ()))}
+    tables: dict[str, Any] = {name: content.get(name) for name in ("periods_per_year", "sessions_per_year")}
+    for name in table.drop_columns("ticker").column_names:
+        values = table[name].to_numpy().reshape(shape)
+        tables[name] = values[:, 0] if name in series else values
+    extra = {name.removeprefix(PREFIX): tables.pop(name) for name in list(tables) if name.startswith(PREFIX)}
     return MarketData(
-        dates=grids.pop("date")[:, 0],
+        dates=tables.pop("date"),
         tickers=tuple(content["tickers"]),
         benchmark=content["benchmark"],
         last_bar=np.array(content["last_bar"], dtype="datetime64[ns]"),
         manifest=content["market"],
-        extra=ExtraData(extra | {name: extra[name][:, 0] for name in content.get(SHARED, ())}, shape[1]),
-        **grids,
+        extra=ExtraData(extra, shape[1]),
+        **tables,
     )
