@@ -210,38 +210,27 @@ def build_panel(
         )
     masks = (market.member, market.member & market.has_bar)
     member, among = (torch.tensor(np.array(mask), device=raw.device) for mask in masks)
-    undefined: dict[str, float] = {}
-    dropped: dict[str, float] = {}
+    shares: dict[str, float] = {}
     if scaling is None:
         if fit is None:
             raise InputError("fit and scaling are both missing; pass scaling, or fit=(first, stop) with training rows")
         kinds = [_definition(feature, market).kind for feature in available]
         scaling = Scaling.fit(raw, member, *fit, names=names, kinds=kinds)
         bars = among[slice(*fit)]
-        shares = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1)) / bars.sum().clamp(min=1)
-        for name, share in zip(names, shares.tolist(), strict=True):
-            if share > 0:
-                (dropped if share > MOST_UNDEFINED else undefined)[name] = share
-        columns = [column for column, name in enumerate(names) if name not in dropped]
-        scaling, raw = scaling.select(columns), raw[..., columns] if dropped else raw
-        _require_useful(scaling, dropped, fit)
+        counts = (raw[slice(*fit)].isnan() & bars.unsqueeze(-1)).sum((0, 1))
+        shares = dict(zip(names, (counts / bars.sum().clamp(min=1)).tolist(), strict=True))
+        columns = [column for column, name in enumerate(names) if shares[name] <= MOST_UNDEFINED]
+        scaling, raw = scaling.select(columns), raw[..., columns] if len(columns) < len(names) else raw
+        if not any(scaling.sd):
+            best = min(names, key=shares.__getitem__)
+            raise InputError(
+                f"every feature is constant or undefined on most bars in training rows {fit[0]}:{fit[1]}; the best is "
+                f"{best} ({shares[best]:.1%} undefined); load earlier sessions, train later or choose other features",
+                argument="features",
+            )
+    undefined = {name: share for name, share in shares.items() if 0 < share <= MOST_UNDEFINED}
+    dropped = {name: share for name, share in shares.items() if share > MOST_UNDEFINED}
     return Panel(scaling.apply(raw, member), among, scaling.names, left_out, scaling, undefined, dropped)
-
-
-def _require_useful(scaling: Scaling, dropped: Mapping[str, float], fit: tuple[int, int]) -> None:
-    if not scaling.names:
-        name, share = min(dropped.items(), key=lambda item: item[1])
-        raise InputError(
-            f"every feature is undefined on more than half of the bars in training; the best is {name} ({share:.1%} "
-            "undefined); load earlier sessions for the features to warm up, or start the training window later",
-            argument="features",
-        )
-    if not any(scaling.sd):
-        raise InputError(
-            f"every feature, such as {scaling.names[0]}, is constant on the training rows {fit[0]}:{fit[1]}; "
-            "choose other features, or a longer window",
-            argument="features",
-        )
 
 
 def _definition(feature: Feature, market: MarketData) -> Definition:

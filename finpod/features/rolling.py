@@ -62,16 +62,14 @@ def rolling_mean(table: Tensor, window: int) -> Tensor:
     """Return the mean [T, N] of the last `window` rows."""
     exists = table.isfinite()
     level = exists.double(), table.where(exists, 0.0)
-    count, total = _over_window(level, window, lambda later, earlier: tuple(map(torch.add, later, earlier)))
+    count, total = _over_window(level, window, lambda *states: tuple(map(torch.add, *states)))
     return (total / count.clamp(min=1)).where(enough(count, window), math.nan)
 
 
 def rolling_max(table: Tensor, window: int) -> Tensor:
     """Return the maximum [T, N] of the last `window` rows."""
-    greatest, span = table.where(table.isfinite(), -math.inf), 1
-    while span < window:  # the two blocks may overlap, which does not change a maximum
-        step = min(span, window - span)
-        greatest, span = greatest.maximum(delay(greatest, step, -math.inf)), span + step
+    values = (table.where(table.isfinite(), -math.inf),)
+    (greatest,) = _over_window(values, window, lambda *states: tuple(map(torch.maximum, *states)), fill=-math.inf)
     return greatest.where(~rolling_mean(table, window).isnan(), math.nan)
 
 
@@ -116,17 +114,17 @@ def exponential_mean(table: Tensor, rate: float) -> Tensor:
     return (sums[0] / sums[1]).where(exists, math.nan)
 
 
-def _over_window(level: State, window: int, merge: Callable[[State, State], State]) -> State:
-    """Return `level`, the statistics of single rows, merged over the last `window` rows by `merge(later, earlier)`."""
+def _over_window(level: State, window: int, merge: Callable[[State, State], State], fill: float = 0.0) -> State:
+    """Return `level`, statistics of single rows (`fill` before row 0), merged over `window` rows by `merge`."""
     done: State = ()
     covered, span = 0, 1
     while True:
         if window & span:
-            done = merge(done, tuple(delay(part, covered, 0.0) for part in level)) if done else level
+            done = merge(done, tuple(delay(part, covered, fill) for part in level)) if done else level
             covered += span
         if covered == window:
             return done
-        level = merge(level, tuple(delay(part, span, 0.0) for part in level))
+        level = merge(level, tuple(delay(part, span, fill) for part in level))
         span *= 2
 
 
