@@ -139,8 +139,8 @@ def test_g04_g23_what_is_read(read, text, options, expected):
     ("Open,Close\n1,2\n", None, ["Open, Close"]),
     ("Date,Open,Volume,VWAP\n2024-01-02,1,2,3\n", None, ["Open, Volume, VWAP"]),
     ("Date,OPEN,LOW,AAPL\n2024-01-02,1,2,3\n", None, ["see OPEN, LOW", "see AAPL"]),
-    ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["column LAST", "see AAPL"]),
-    ("Date,AAPL,AAPL_vol\n2024-01-02,1,2\n", None, ["column AAPL_vol", "see AAPL"]),
+    ("Date,AAPL,LAST\n2024-01-02,1,2\n", None, ["see LAST", "see AAPL"]),
+    ("Date,AAPL,AAPL_vol\n2024-01-02,1,2\n", None, ["see AAPL_vol", "see AAPL"]),
     ("Date,,AAA\n2024-01-02,1.5,2\n", None, ["unnamed column"]),
     ("Price,Close\nTicker,AAPL US Equity\n2024-01-02,1\n", None, ["'AAPL US Equity'"]),
     (",Open,Close,Volume\n,USD,USD,shares\n2024-01-02,1,2,3\n", None, ["no date"]),
@@ -197,7 +197,7 @@ def test_g23_what_is_left_out_is_told(read):
     log = RepairLog()
     read("Date,Close,Foo,Bar,VWAP\n2024-01-02,1,5,6,1\n2024-01-03,2,6,7,2\n", log=log)
     read("Date,Last\n2024-01-02,1\n", log=log)
-    assert log.reading == ["left out the columns Foo, Bar", "closes read from Last"]
+    assert log.reading == ["columns left out: Foo, Bar", "closes read from Last"]
 
 
 def test_a_header_with_a_close_in_both_levels_is_refused():

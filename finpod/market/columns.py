@@ -17,8 +17,6 @@ from finpod.market.parsing import BLANK, holds_dates, is_date
 
 Pairs = Sequence[tuple[str, str, pd.Series]]
 """Columns with two labels, as (label, label, values): the two levels of a header, or a field and a ticker."""
-NUMBERS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-"""Names of the fields that a bar may have; only `close` is required."""
 
 _WORDS = {
     "dates": """date datetime timestamp dates day tradedate tradingdate tradingday session sessiondate datadate caldt
@@ -59,10 +57,10 @@ _SPELLINGS = {
     "dividend": "dividend dividends dividendamount exdividend divcash cashdividend div",
     "split": "split splits stocksplits splitcoefficient splitfactor splitratio",
 }
-SPELLINGS = {field: tuple(words.split()) for field, words in _SPELLINGS.items()}
-"""Field -> words for the field, the preferred word first. Of several columns for a field, the preferred one is read."""
-_FIELDS = {word: field for field, words in SPELLINGS.items() for word in words}
-
+NUMBERS = tuple(_SPELLINGS)
+"""Names of the fields that a bar may have; only `close` is required."""
+_FIELDS = {word: field for field, words in _SPELLINGS.items() for word in words.split()}
+"""Word -> field that it means. The words for a field begin with the preferred one."""
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
 """Short JSON labels -> words. Used if o, h, l, c exist, and no label besides these keys is unknown or means a field."""
 _NUMBER = re.compile(
@@ -87,8 +85,8 @@ def field_of(label: Any) -> str | None:
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
     """Return word -> field for labels that name a field. If several name the same field, the preferred word is kept."""
     words = set(map(word, labels))
-    read = {field: known for field in NUMBERS for known in reversed(SPELLINGS[field]) if known in words}
-    return {known: field for field, known in read.items()}
+    read = {field: known for known, field in reversed(_FIELDS.items()) if known in words}
+    return {known: field for field, known in reversed(read.items())}
 
 
 def is_unnamed(label: Any) -> bool:
@@ -154,11 +152,10 @@ class Column:
         return self.kind == "whole floats" and self.values.hasnans  # a missing value turns whole numbers into floats
 
 
-def listed(columns: Sequence[Column], one: str = "", several: str = "", most: int = 12) -> str:
-    """Return text for a message: `one` (for a single column) or `several`, and the first `most` labels."""
-    more = f" and {len(columns) - most} more" if len(columns) > most else ""
-    labels = ", ".join(column.label or "(no name)" for column in columns[:most])
-    return f"{one if len(columns) == 1 else several} {labels}{more}".strip()
+def listed(columns: Sequence[Column]) -> str:
+    """Return the first 12 labels of the columns as text for a message."""
+    more = f" and {len(columns) - 12} more" if len(columns) > 12 else ""
+    return ", ".join(column.label or "(no name)" for column in columns[:12]) + more
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
@@ -206,8 +203,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     if not found:
         if sum(is_date(column.label) for column in columns) > 1:
             raise DataError(f"{name} has dates in its header; transpose the table (frame.T) to have a row per date")
-        shown = listed(columns, "its column is", "its columns are") if columns else "it has no column"
-        raise DataError(f"{name} has no column 'date' and no other column of dates; add one ({shown})")
+        raise DataError(f"{name} has no column 'date' or other dates; add one (columns: {listed(columns) or 'none'})")
     best = min(named, key=lambda column: DATES.index(column.word), default=found[0])
     for other in found:
         rival = other.level or not named or (other in named and other.word == best.word)
@@ -223,8 +219,7 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:
                 return column
-        text = f"ticker_column is {ticker_column!r}, which {name} does not have; choose one of {listed(columns)}"
-        raise InputError(text, argument="ticker_column")
+        raise InputError(f"{name} has no column {ticker_column!r}; choose from {listed(columns)}", "ticker_column")
     order = (*TICKERS, *DESCRIPTIONS)
     named = [c for c in columns if c.word in order and c.identifies]
     named.sort(key=lambda c: (c.kind == "blank", order.index(c.word)))

@@ -27,8 +27,6 @@ from finpod.market.parsing import is_ticker, normal_ticker
 
 Numbers = dict[tuple[str, str | None], pd.Series]
 """(field, ticker) -> values [T]. The ticker is None in long tables and in tables of one asset."""
-_MARKS = r"[_. |:-]"
-"""Characters between field and ticker in one label."""
 
 
 class Layout(NamedTuple):
@@ -72,14 +70,13 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     if not pairs and tickers is None:
         unknown = [c for c in others if not c.known and _may_be_tickers(c)]
         if unknown and ticker is None:
-            shown = listed(unknown, "a column", "columns")
-            text = f"{name} has {shown} of unknown meaning, which may contain tickers. {ask_for_tickers(columns)}"
+            text = f"{name} may have tickers in {listed(unknown)}, of unknown meaning. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
         if "close" not in fields:
             pairs, labelled = _by_label(labelled, name), []
     close = fields.get("close")
     ignored = [c for c in labelled if not c.known and c.kind != "blank" and (pairs or c is not close)]
-    reading = [listed(ignored, "left out the column", "left out the columns")] if ignored else []
+    reading = [f"columns left out: {listed(ignored)}"] if ignored else []
     if pairs:
         return Layout(dates.values, None, _by_ticker(frame.columns.names, pairs, name), columns, reading)
     if close is None:
@@ -114,8 +111,7 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                text = f"{name} has one value per row, with the name of the field in the column {column.label!r}"
-                raise DataError(f"{text}; make one column for each field (frame.pivot)")
+                raise DataError(f"{name} has one value per row, of the field in {column.label!r}; use frame.pivot")
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
@@ -147,8 +143,8 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
     if not levels:
         raise DataError(f"{name} has no 'close' in its header of two levels; give a close for each ticker")
     if len(levels) == 2:
-        way_out = "both levels of its header have a label that means close; name the level of the tickers 'ticker'"
-        raise _ambiguous(name, "(field, ticker)", "(ticker, field)", way_out)
+        text = "may be (field, ticker) or (ticker, field), with a close in both levels; name the level of the tickers"
+        raise DataError(f"the header of {name} {text} 'ticker'")
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
     for *labels, values in pairs:
@@ -165,16 +161,14 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
 
     Raises DataError if only some labels have a field and a ticker, or if none has and the table is not clearly wide.
     """
-    parts = [_split_label(column.label) for column in columns]
+    parts = {column: _split_label(column.label) for column in columns}
+    pairs = [(*part, column.values) for column, part in parts.items() if part]
     labels = {column.label for column in columns}
-    split = [(column.label, *part) for column, part in zip(columns, parts, strict=True) if part]
-    closes = [label for label, field, ticker in split if field_of(field) == "close" or ticker in labels]
-    if closes and None in parts:
-        fields_by, closes_by = f"its column {closes[0]}", columns[parts.index(None)].label
-        way_out = "write the labels of all columns in the same form"
-        raise _ambiguous(name, f"fields by ticker (see {fields_by})", f"closes by ticker (see {closes_by})", way_out)
-    if closes:
-        return [(*part, column.values) for column, part in zip(columns, parts, strict=True) if part]
+    if any(field_of(field) == "close" or ticker in labels for field, ticker, _ in pairs):
+        if whole := [column for column in columns if not parts[column]]:
+            split = [column for column in columns if parts[column]]
+            raise _ambiguous(name, "fields by ticker", split, whole, "write all labels in the same form")
+        return pairs
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
@@ -183,10 +177,9 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     if len(words) == len(columns):
         raise _no_close(columns, name)
     if len(words) * 3 > len(columns):
-        tickers = listed([column for column in columns if not column.known])
+        tickers = [column for column in columns if not column.known]
         way_out = "rename the column of closes to 'close', or put the tickers into a column 'ticker' (frame.stack)"
-        one = f"bars without a column 'close' (see {listed(words)})"
-        raise _ambiguous(name, one, f"closes by ticker (see {tickers})", way_out)
+        raise _ambiguous(name, "bars without a column 'close'", words, tickers, way_out)
     return [("close", column.label, column.values) for column in columns]
 
 
@@ -195,7 +188,7 @@ def _split_label(label: str) -> tuple[str, str] | None:
     if match := re.fullmatch(r"\('(.*)', '(.*)'\)", label):
         one, two = match.groups()
         return (one, two) if field_of(one) else (two, one) if field_of(two) else None
-    cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(_MARKS, label)]
+    cuts = [(label[: match.start()], label[match.end() :]) for match in re.finditer(r"[_. |:-]", label)]
     for field, ticker in (*reversed(cuts), *((field, ticker) for ticker, field in cuts)):  # the longest field first
         if field_of(field) and not field_of(ticker) and is_ticker(normal_ticker(ticker)):
             return field, ticker
@@ -217,8 +210,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
             others.append(column)
     if others:
         way_out = "give ticker= if all rows are bars of one asset, or else make a column 'ticker' (frame.stack)"
-        one = f"bars of one asset (see its column {close.label})"
-        raise _ambiguous(name, one, f"closes by ticker (see {listed(others)})", way_out)
+        raise _ambiguous(name, "bars of one asset", [close], others, way_out)
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
@@ -228,6 +220,7 @@ def _no_close(columns: Sequence[Column], name: str) -> DataError:
     )
 
 
-def _ambiguous(name: str, one: str, other: str, way_out: str) -> DataError:
-    """Return the error for a table that can be read in two ways."""
-    return DataError(f"{name} can be read as {one} or as {other}; {way_out}")
+def _ambiguous(name: str, one: str, like_one: Sequence[Column], closes: Sequence[Column], way_out: str) -> DataError:
+    """Return the error for a table that can be read as `one`, or as closes by ticker, with columns that suggest it."""
+    text = f"{one} (see {listed(like_one)}) or as closes by ticker (see {listed(closes)})"
+    return DataError(f"{name} can be read as {text}; {way_out}")

@@ -50,18 +50,15 @@ def read_bars(
     if not isinstance(source, (str, PathLike)):
         raise InputError(f"path is of type {type(source).__name__}; give a file, a folder or a frame", argument="path")
     path = Path(source)
-    if not path.is_dir():
-        if not path.is_file():
-            text = f"there is no market {path}; give a parquet or CSV file, a snapshot folder or 'sample'"
-            raise InputError(text, argument="market")
+    if path.is_file():
         return tidy(path, path.name, log, ticker)
+    if not path.is_dir():
+        raise InputError(f"there is no market {path}; give a file, a snapshot folder or 'sample'", argument="market")
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in KINDS and not file.name.startswith("."))
     if not files:
-        text = f"{path} has no snapshot (no {SNAPSHOT}) and no parquet or CSV file; give a folder with one of them"
-        raise InputError(text, argument="path")
+        raise InputError(f"{path} has no {SNAPSHOT} and no parquet or CSV file; give another folder", argument="path")
     if ticker is not None:
-        text = f"ticker={ticker} applies to one file, and {path} is a folder; omit ticker=, and name files by ticker"
-        raise InputError(text, argument="ticker")
+        raise InputError(f"ticker={ticker} is for one file, and {path} is a folder; omit ticker=", argument="ticker")
     parts = {file.name: tidy(file, file.name, log, None) for file in files}
     sources: dict[str, list[str]] = {}
     for file, part in parts.items():
