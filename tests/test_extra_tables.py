@@ -200,7 +200,7 @@ KNOWN = "2024-07-02 10:00"
     (TABLE.rename(columns={"pe": "member"}), InputError, "own_member"),
     (TABLE.rename(columns={"pe": "p,e"}), InputError, "'p,e'"), ([TABLE, TABLE], InputError, "pe"),
     ("nowhere.csv", InputError, "nowhere.csv"), (7, InputError, "extra is of type int"),
-    (pd.Series([1.0, 2.0]), InputError, "extra is of type Series; pass series.to_frame('NAME')"),
+    (pd.Series([1.0, 2.0]), InputError, "extra is of type Series; give a frame (for a series: series.to_frame('NAME')"),
 ])  # fmt: skip
 def test_bad_tables_end_in_one_line(extra, error, word):
     refuses(lambda: load(extra), word, error=error)

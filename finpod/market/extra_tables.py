@@ -13,7 +13,7 @@ import pandas as pd
 
 from finpod.errors import DataError, InputError
 from finpod.market.calendar import UTC, Timeline
-from finpod.market.columns import NUMBERS, Column, columns_of, field_of, find_dates, find_tickers
+from finpod.market.columns import NUMBERS, columns_of, field_of, find_dates, find_tickers, listed
 from finpod.market.data import MarketData
 from finpod.market.extra import ExtraData
 from finpod.market.parsing import decimal_mark, normal_ticker, parse_numbers, parse_stamps, parse_tickers
@@ -61,10 +61,9 @@ def with_extra(
         table = _parsed(source, label, market.tickers, decimal)
         when, unknown = _known(table, label, market, timeline, day_first)
         for name in table.columns.drop(list(KEYS), errors="ignore"):
-            _check_name(name, label)
-            if name in tables:
-                text = f"the market or another table already has the extra column {name}; rename one of the two"
-                raise InputError(text, argument="extra")
+            if "," in name or name in tables or (field_of(name) or name.lower()) in RESERVED:
+                text = f"{label} has a column {name!r}; rename it, for example to own_{name.replace(',', '_')}, because"
+                raise InputError(f"{text} its name has a comma, or finpod or another table uses it", argument="extra")
             tables[name], facts[name] = _point_in_time(when.assign(value=table[name]), name, label, market)
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:5]}
@@ -82,8 +81,7 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
         elif not isinstance(table, (str, PathLike)):
-            remedy = "give a frame, a parquet or CSV file, or a list of these"
-            remedy = "pass series.to_frame('NAME')" if isinstance(table, pd.Series) else remedy
+            remedy = "give a frame (for a series: series.to_frame('NAME')), a parquet or CSV file, or a list of these"
             raise InputError(f"extra is of type {type(table).__name__}; {remedy}", argument="extra")
         elif (path := Path(table)).is_file():
             yield path, path.name
@@ -94,29 +92,10 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
 def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
     """Return a table with `date`, `ticker` and `known_at` (if the source has them), and float64 columns of values."""
     frame = read_table(source, decimal=decimal) if isinstance(source, Path) else source
-    keys, values = _columns(frame, label)
-    mark = decimal_mark([("", column.values) for column in values], decimal, label)
-    if decimal is None and isinstance(source, Path):
-        keys, values = _columns(read_table(source, decimal=mark), label)
-    table, names = pd.DataFrame(keys), [column.label for column in values]
-    if table.empty:
-        raise DataError(f"{label} has no rows; check how it was made")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
-    if "ticker" not in keys and (wide := [name for name in names if normal_ticker(name) in tickers]):
-        raise DataError(
-            f"{label} has no column 'ticker', but a column named like the market's ticker {wide[0]!r}; give one row "
-            "per date and ticker, with a column 'ticker'"
-        )
-    numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
-    return table.assign(**numbers)
-
-
-def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], list[Column]]:
-    """Return (keys, values): the columns of `KEYS` that the table has, by name, and a list of its other columns."""
     columns, pairs = columns_of(frame, label)
+    way_out = "give one row per date and ticker, with a column 'ticker'"
     if pairs:
-        raise DataError(f"{label} has a header of two levels; give one row per date and ticker, with a column 'ticker'")
+        raise DataError(f"{label} has a header of two levels; {way_out}")
     known_at, *more = [*(column for column in columns if column.word == "knownat"), None]
     if len(more) > 1:
         raise DataError(f"{label} has two columns 'known_at'; keep one")
@@ -124,14 +103,21 @@ def _columns(frame: pd.DataFrame, label: str) -> tuple[dict[str, pd.Series], lis
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(
-            f"{label} has no column 'date', and {dates.label!r} may hold other dates; rename the right column to 'date'"
+            f"{label} has no column 'date'; rename {dates.label!r}, or the right column of dates, to 'date'"
         )
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
-    keys = {"date": dates, "ticker": ticker, "known_at": known_at}
     values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
-    if not values:
-        raise DataError(f"{label} has no column of values besides {', '.join(c.label for c in columns)}; add one")
-    return {name: column.values for name, column in keys.items() if column is not None}, values
+    names = [column.label for column in values]
+    if dates.values.empty or not values:
+        raise DataError(f"{label} has no row or no column of values (columns: {listed(columns)}); add what is missing")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
+    if ticker is None and (wide := [name for name in names if normal_ticker(name) in tickers]):
+        raise DataError(f"{label} has no column 'ticker', but the market's ticker {wide[0]!r} as a column; {way_out}")
+    mark = decimal_mark([("", column.values) for column in values], decimal, label)
+    numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
+    keys = {"date": dates, "ticker": ticker, "known_at": known_at}
+    return pd.DataFrame({name: column.values for name, column in keys.items() if column is not None} | numbers)
 
 
 def _known(
@@ -181,15 +167,6 @@ def _tickers(column: pd.Series, date: Array, market: MarketData, label: str) -> 
     return positions, unknown
 
 
-def _check_name(name: str, label: str) -> None:
-    """Raise InputError for a reserved name, and for a name with a comma, because commas separate names of features."""
-    if (field_of(name) or name.lower()) in RESERVED:
-        text = f"{label} has a column {name!r}, a name that finpod uses; rename the column, for example own_{name}"
-        raise InputError(text)
-    if "," in name:
-        raise InputError(f"{label} has a column {name!r}; remove the comma from this name")
-
-
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
     """Return (values, facts): a column [T, N], or [T] if its values apply to all tickers, and its manifest entry."""
     if cells["value"].isna().all():
@@ -198,23 +175,18 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
     days, width = len(market.dates), 1 if shared else len(market.tickers)
     cells = cells.assign(ticker=0) if shared else cells[cells["ticker"] >= 0]
 
-    def called(cell: pd.Series) -> str:
-        whose = "" if shared else f" of {market.tickers[cell['ticker']]}"
-        return f"{name}{whose} dated {cell['date']}".removesuffix(" 00:00:00")
-
-    if len(infinite := cells[np.isinf(cells["value"])]):
-        cell = infinite.iloc[0]
-        raise DataError(f"{label}: {called(cell)} is {cell['value']}; give a finite number, or leave the cell empty")
     keys = ["ticker", "date", "known_at"]
     cells = cells[cells["value"].notna()].drop_duplicates([*keys, "value"])
     cells = cells.sort_values(["date", "known_at"], kind="stable")
-    twice = cells[cells.duplicated(keys, keep=False)].sort_values(keys, kind="stable")
-    if len(twice):
-        first, second = twice.iloc[0], twice.iloc[1]
-        raise DataError(
-            f"{label}: {called(first)} and known at {first['known_at']} has two values, {first['value']:g} and "
-            f"{second['value']:g}; keep one, or give a corrected value a later 'known_at'"
-        )
+    infinite, again = np.isinf(cells["value"]), cells.duplicated(keys)
+    if (infinite | again).any():
+        cell = cells[infinite if infinite.any() else again].iloc[0]
+        whose = "" if shared else f" of {market.tickers[cell['ticker']]}"
+        called = f"{name}{whose} dated {cell['date']}".removesuffix(" 00:00:00") + f" is {cell['value']:g}"
+        if infinite.any():
+            raise DataError(f"{label}: {called}; give a finite number, or leave the cell empty")
+        text = f"and has another value known at {cell['known_at']}; keep one, or give a correction a later 'known_at'"
+        raise DataError(f"{label}: {called}, {text}")
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days
     newest = np.full((days, width), -1)

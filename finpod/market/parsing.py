@@ -131,8 +131,9 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     """
     if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    text = column.astype(str).str.strip()
-    blank = column.isna() | text.str.lower().isin(BLANK)
+    codes, distinct = _distinct(column)
+    text = pd.Series(distinct).astype(str).str.strip()
+    blank = text.str.lower().isin(BLANK)
     bare = text.str.replace(_SPACES, " ", regex=True).str.replace("’", "'", regex=False)
     bare = bare.str.replace(rf"^([-+]?) ?[{_CURRENCY}] ?| ?[{_CURRENCY}]$", r"\1", regex=True)
     scale: Array | float = 1.0
@@ -150,7 +151,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
     wrong = (~well_formed | values.isna()) & ~blank
     if wrong.any():
         raise DataError(f"{name}: {field} {text[wrong].iloc[0]!r} is no number; correct it, or give decimal='.' or ','")
-    return values.where(~blank).to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.append(values.where(~blank).to_numpy(dtype=np.float64, na_value=np.nan), np.nan)[codes]
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:

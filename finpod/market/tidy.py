@@ -80,15 +80,12 @@ def _tidy(
     calendar: str | None,
 ) -> pd.DataFrame:
     """Return the bars of one frame or file (see `read_bars`)."""
-    read = partial(read_table, ticker_column=ticker_column)
-    frame = source if isinstance(source, pd.DataFrame) else read(source, decimal=decimal)
+    is_frame = isinstance(source, pd.DataFrame)
+    frame = source if is_frame else read_table(source, decimal=decimal, ticker_column=ticker_column)
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
     mark = decimal_mark([(field, values) for (field, _), values in layout.numbers.items()], decimal, name)
-    texts = [column for column in layout.numbers.values() if column.dtype.kind not in "iufb"]
-    if texts and decimal is None and isinstance(source, Path):
-        layout = recognise(read(source, decimal=mark), name, ticker=ticker, ticker_column=ticker_column)
     unnamed = ticker is None and layout.tickers is None and ("close", None) in layout.numbers
-    if unnamed and isinstance(source, pd.DataFrame):
+    if unnamed and is_frame:
         raise DataError(f"{name} has no column 'ticker'. {ask_for_tickers(layout.columns)}", argument="ticker")
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
     if layout.dates.empty:
