@@ -71,7 +71,7 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
     (LONG.unstack().stack(0), "one value per row"),
     (LONG.rename({"AAA": 9, "BBB": 10}, level=1).rename_axis(["date", "hour"]), "date, hour"),
     (pd.concat({"x": LONG.unstack()}, axis=1), "3 levels"), (pd.DataFrame(), "no column 'date'"),
-    (LONG.reset_index().assign(Date=DAYS[0]), "date and Date"),
+    (LONG.reset_index().assign(Date=DAYS[0]), "date, Date"),
     (LONG.reset_index().assign(timestamp=DAYS[0]).set_index("timestamp"), "two columns of dates"),
     (LONG.unstack().set_axis(["AAA", "AAA", "BBB", "BBB"], axis=1), "AAA"),
     (bare(LONG.assign(share="A").set_index("share", append=True), 3), "2 unnamed columns of text"),

@@ -69,7 +69,7 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     masked = np.zeros(len(bars), dtype=bool)
     for kind, name, fails, whole_bar in checks:
         if (failed := fails & ~masked).any():
-            log.mask(kind, bars, failed, name)
+            log.repair(kind, *bars.places(failed), name, bars.values[name][failed])
             if whole_bar:
                 masked |= failed
             else:
@@ -93,7 +93,7 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     else:
         moved = ~bars.first & (values["close"] != bars.previous(values["close"]))
     silent = (values["volume"] == 0) & moved
-    log.mask("volumes masked, zero although the price moved", bars, silent, "volume")
+    log.repair("volumes masked, zero although the price moved", *bars.places(silent), "volume", 0.0)
     volume = np.where(silent, np.nan, values["volume"])
     bars = bars.with_values(volume=volume)
     for rows, scale in list(_changes_of_unit(bars)):
@@ -141,7 +141,7 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
         stale &= np.isnan(price) | (price == close) | (price == bars.previous(price))
     tail, length = _tails(bars, stale, session)
     masked = tail & (length >= STALE) & (bars.per_asset(tail & (volume == 0)) > 0)[bars.code]
-    log.mask("bars masked, the last price carried forward", bars, masked, "close")
+    log.repair("bars masked, the last price carried forward", *bars.places(masked), "close", close[masked])
     uncertain = (same & ~((volume > 0) & (volume != bars.previous(volume))))[~masked]
     bars = bars.without(masked)
     tail, length = _tails(bars, uncertain, session[~masked])

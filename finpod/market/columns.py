@@ -208,8 +208,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
     for other in found:
         rival = other.level or not named or (other in named and other.word == best.word)
         if rival and other is not best and not other.values.equals(best.values):
-            one, two = best.label or "its index", other.label or "its index"
-            raise DataError(f"{name} has two columns of dates, {one} and {two}, which differ; keep one")
+            raise DataError(f"{name} has two columns of dates that differ, {listed([best, other])}; keep one")
     return best
 
 
@@ -233,10 +232,7 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
     best, *others = [c for c in named if c.word in TICKERS and c.kind != "blank"] or named[:1]
     for other in others:  # one ticker with two values of another identifier may be two securities
         both = pd.DataFrame({"ticker": best.values, "other": other.values}).drop_duplicates().dropna()
-        twice = both[both["ticker"].duplicated(keep=False)]
-        if len(twice):
-            ticker = twice["ticker"].iloc[0]
-            one, two = twice["other"][twice["ticker"] == ticker].iloc[:2]
-            text = f"{name} has tickers in {best.label} and in {other.label}: {ticker} appears with {one} and {two}"
+        if (again := both["ticker"].duplicated()).any():
+            text = f"{name} has several {other.label} for the {best.label} {both['ticker'][again].iloc[0]}"
             raise DataError(f"{text}; keep one column, or (for prices) pass ticker_column=", argument="ticker_column")
     return named[0]

@@ -102,9 +102,7 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
     others = [column for column in columns if column is not known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
-        raise DataError(
-            f"{label} has no column 'date'; rename {dates.label!r}, or the right column of dates, to 'date'"
-        )
+        raise DataError(f"{label} has no column 'date'; rename {dates.label!r}, or the right column, to 'date'")
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
     names = [column.label for column in values]
@@ -160,10 +158,7 @@ def _tickers(column: pd.Series, date: Array, market: MarketData, label: str) -> 
     positions = assets.get_indexer(symbols)
     unknown = list(tickers.categories.difference(tickers[positions >= 0].unique().to_numpy()))
     if (positions < 0).all():
-        raise DataError(
-            f"{label}: none of its {len(unknown)} tickers, such as {', '.join(unknown[:3])}, is in the market, which "
-            f"has tickers such as {', '.join(market.tickers[:3])}; check the spelling"
-        )
+        raise DataError(f"{label} has no ticker of the market, only {', '.join(unknown[:3])}; check the spelling")
     return positions, unknown
 
 
@@ -193,10 +188,6 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
     np.maximum.at(newest, (row[shown], ticker[shown]), np.flatnonzero(shown))
     newest = np.maximum.accumulate(newest, axis=0)
     table = np.append(values, np.nan)[newest]  # -1 for no value
-    facts: dict[str, Any] = {
-        "file": label,
-        "per": "all tickers" if shared else "ticker",
-        "values": len(values),
-        "never_shown": len(values) - len(np.setdiff1d(newest, [-1])),
-    }
+    per, never_shown = "all tickers" if shared else "ticker", len(values) - len(np.setdiff1d(newest, [-1]))
+    facts = {"file": label, "per": per, "values": len(values), "never_shown": never_shown}
     return (table[:, 0] if shared else table), facts

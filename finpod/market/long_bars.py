@@ -132,13 +132,8 @@ class RepairLog:
         rows = (np.broadcast_to(part, len(dates))[first] for part in (tickers, dates, was, became))
         for ticker, day, *values in zip(*rows, strict=True):
             old, new = (value.item() if isinstance(value, np.generic) else value for value in values)
-            entry["places"].append(
-                {"ticker": str(ticker), "date": f"{day!s:.10}", "column": column, "was": old, "became": new}
-            )
-
-    def mask(self, kind: str, bars: LongBars, masked: Array, column: str) -> None:
-        """Record that `column` of the bars `masked` [R] was masked."""
-        self.repair(kind, *bars.places(masked), column, bars.values[column][masked])
+            place = {"ticker": str(ticker), "date": f"{day!s:.10}", "column": column, "was": old, "became": new}
+            entry["places"].append(place)
 
     def suspect(self, kind: str, tickers: Sequence[str] | Array, dates: Array, sentences: Iterable[str]) -> None:
         """Record n suspicions. `sentences` may be an iterator, because only the first ones of a kind are listed."""

@@ -86,8 +86,7 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
         raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every row must have its ticker")
     spelling = {label: normal_ticker(label) for label in labels}
     if wrong := [label for label, spelled in spelling.items() if not is_ticker(spelled)]:
-        allowed = "use up to 32 letters, digits and . - ^ = _, beginning with a letter, a digit or ^"
-        raise DataError(f"{name}: {wrong[0]!r} cannot be a ticker; {allowed}")
+        raise DataError(f"{name}: {wrong[0]!r} cannot be a ticker; use at most 32 letters, digits and . - ^ = _")
     order, position = np.unique(np.array([spelling[label] for label in labels], dtype=object), return_inverse=True)
     tickers = pd.Categorical.from_codes(position[codes], pd.Index(order, dtype=object))
     return tickers, {label: spelled for label, spelled in sorted(spelling.items()) if label != spelled}
@@ -118,8 +117,7 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
             return "." if "," in text.iloc[0] else ","
         unsure = unsure or next(iter(text), None)
     if unsure is not None:
-        way_out = "give decimal='.' or decimal=','"
-        raise DataError(f"{name}: the mark in {unsure!r} may separate thousands or decimals; {way_out}", "decimal")
+        raise DataError(f"{name}: the mark in {unsure!r} is unclear; give decimal='.' or decimal=','", "decimal")
     return decimal or "."
 
 
@@ -223,10 +221,8 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
         clock, utc, reading = _from_text(stamps, name, day_first)
     wrong = ~clock.between("1700", "2201", inclusive="left") & stamps.notna()
     if wrong.any():
-        raise DataError(
-            f"{name}: {str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200; write YYYY-MM-DD [HH:MM:SS], or "
-            "delete the row if it has no prices. If times are not in the exchange's zone, add the UTC offset, +HH:MM"
-        )
+        text = f"{str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200"
+        raise DataError(f"{name}: {text}; write YYYY-MM-DD[ HH:MM:SS[+HH:MM]], or delete the row")
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
     return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
 
@@ -262,8 +258,8 @@ def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.S
         years = one.le(pd.Timestamp.now().year % 100) | one.ge(69)
         year_first = (years & two.le(12) & last.le(31) | text.isna()).all()  # 24/01/31
         if day_first is None and (year_first or not (one.gt(12) | two.gt(12)).any()):
-            several = f"{name}: {first.iloc[0]!r} and all other dates can be read in more than one order"
-            raise DataError(f"{several}; give day_first=True or day_first=False, or write YYYY-MM-DD", "day_first")
+            text = f"{name}: {first.iloc[0]!r} and all other dates can be read in several orders"
+            raise DataError(f"{text}; give day_first=True or day_first=False, or write YYYY-MM-DD", "day_first")
         day_first = bool(one.gt(12).any()) if day_first is None else day_first
         parts["day"], parts["month"] = (one, two) if day_first else (two, one)
         reading = f"dates read {'day' if day_first else 'month'} first, such as {first.iloc[0]}"

@@ -88,9 +88,9 @@ def _tidy(
     if unnamed and is_frame:
         raise DataError(f"{name} has no column 'ticker'. {ask_for_tickers(layout.columns)}", argument="ticker")
     own_ticker = ticker_of(Path(name)) if unnamed else ticker
-    if layout.dates.empty:
-        raise DataError(f"{name} has no bar, only column names; check how it was made")
     dates = layout.dates
+    if dates.empty:
+        raise DataError(f"{name} has no bar, only column names; check how it was made")
     for times in (c.values.astype(str) for c in layout.columns if c.word == "time" and c.values is not layout.dates):
         text = dates.astype(str)
         if times.str.fullmatch(r"\d{1,2}:\d\d(:\d\d)?").all() and not text.str.contains(":").any():
@@ -128,8 +128,7 @@ def ticker_of(source: Path) -> str:
     capitals = [part for part in re.split(r"[_ ,]", stem) if re.fullmatch(r"\^?[A-Z][A-Z0-9.=^-]*", part)]
     ticker = capitals[0] if len(capitals) == 1 else stem
     if not is_ticker(normal_ticker(ticker)):
-        text = f"{source.name} has no tickers, and {ticker!r} in its name is not one; rename the file, or give ticker="
-        raise DataError(text, argument="ticker")
+        raise DataError(f"{ticker!r} cannot be a ticker; rename {source.name}, or give ticker=", argument="ticker")
     return ticker
 
 
@@ -138,19 +137,17 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
 
     `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
     """
-    if layout.tickers is not None:
-        tickers, respelled = parse_tickers(layout.tickers, name)
-    else:
-        columns, respelled = parse_tickers(pd.Series(labels, dtype=object), name)
-        if (again := pd.Series(columns).duplicated()).any():
-            repeated = columns[again.argmax()]
-            one, other, *_ = (label for label, column in zip(labels, columns, strict=True) if column == repeated)
-            raise DataError(f"{name} has the columns {one} and {other} for the same ticker; keep one of them")
-        tickers = columns.take(np.tile(np.arange(len(labels)), len(layout.dates)))
+    is_long = layout.tickers is not None
+    tickers, respelled = parse_tickers(layout.tickers if is_long else pd.Series(labels, dtype=object), name)
+    if not is_long:
+        if (again := pd.Series(tickers).duplicated(keep=False)).any():
+            repeated = ", ".join(np.array(labels, dtype=object)[again])
+            raise DataError(f"{name} has several columns for one ticker: {repeated}; keep one")
+        tickers = tickers.take(np.tile(np.arange(len(labels)), len(layout.dates)))
     if ticker is not None:
         if len(tickers.categories) > 1:
-            text = f"{len(tickers.categories)} tickers, such as {' and '.join(tickers.categories[:2])}"
-            raise InputError(f"ticker is {ticker!r}, and {name} has {text}; omit ticker=", argument="ticker")
+            text = f"ticker is {ticker!r}, and {name} has {len(tickers.categories)} tickers; omit ticker="
+            raise InputError(text, argument="ticker")
         return tickers.rename_categories(pd.Index([normal_ticker(ticker)], dtype=object)), ""
     changed = [f"{label} as {spelled}" for label, spelled in respelled.items()]
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
@@ -172,7 +169,6 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd
         where = f", in its files {' and '.join(of)}" if of else ""
         when = str(day).removesuffix(" 00:00:00")
         raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one bar of the two")
-    log.repair(
-        "duplicate rows dropped", bars["ticker"][again], bars["date"][again].to_numpy(), "bar", "given twice", "once"
-    )
+    dropped = bars[again]
+    log.repair("duplicate rows dropped", dropped["ticker"], dropped["date"].to_numpy(), "bar", "given twice", "once")
     return bars[~again].reset_index(drop=True)
