@@ -55,10 +55,12 @@ def with_extra(
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
-    timeline = None
-    for source, label in _sources(extra):
-        timeline = timeline or Timeline(market.dates, calendar)
-        table = _parsed(source, label, market.tickers, decimal)
+    frames = list(_frames(extra, decimal))
+    if not frames:
+        return market
+    timeline = Timeline(market.dates, calendar)
+    for frame, label in frames:
+        table = _parsed(frame, label, market.tickers, decimal)
         when, unknown = _known(table, label, market, timeline, day_first)
         for name in table.columns.drop(list(KEYS), errors="ignore"):
             if "," in name or name in tables or (field_of(name) or name.lower()) in RESERVED:
@@ -69,14 +71,12 @@ def with_extra(
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:5]}
             if facts[name]["never_shown"] == facts[name]["values"]:
                 notes.append(f"no value of the extra column {name} was known at the last bar")
-    if timeline is None:
-        return market
     manifest = {**market.manifest, "extra": facts, "notes": notes}
     return replace(market, extra=ExtraData(tables, len(market.tickers)), manifest=manifest)
 
 
-def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
-    """Yield each table (frame or path) and its name in errors. Raises InputError for other types and missing files."""
+def _frames(extra: Any, decimal: str | None) -> Iterator[tuple[pd.DataFrame, str]]:
+    """Yield each table as a frame, and its name in errors. Raises InputError for other types and missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -84,22 +84,21 @@ def _sources(extra: Any) -> Iterator[tuple[pd.DataFrame | Path, str]]:
             remedy = "give a frame (for a series: series.to_frame('NAME')), a parquet or CSV file, or a list of these"
             raise InputError(f"extra is of type {type(table).__name__}; {remedy}", argument="extra")
         elif (path := Path(table)).is_file():
-            yield path, path.name
+            yield read_table(path, decimal=decimal), path.name
         else:
             raise InputError(f"there is no extra table {path}; give a parquet or CSV file", argument="extra")
 
 
-def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
-    """Return a table with `date`, `ticker` and `known_at` (if the source has them), and float64 columns of values."""
-    frame = read_table(source, decimal=decimal) if isinstance(source, Path) else source
+def _parsed(frame: pd.DataFrame, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
+    """Return a table with `date`, `ticker` and `known_at` (if the frame has them), and float64 columns of values."""
     columns, pairs = columns_of(frame, label)
     way_out = "give one row per date and ticker, with a column 'ticker'"
     if pairs:
         raise DataError(f"{label} has a header of two levels; {way_out}")
-    known_at, *more = [*(column for column in columns if column.word == "knownat"), None]
-    if len(more) > 1:
+    known_at = [column for column in columns if column.word == "knownat"]
+    if len(known_at) > 1:
         raise DataError(f"{label} has two columns 'known_at'; keep one")
-    others = [column for column in columns if column is not known_at]
+    others = [column for column in columns if column not in known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
         raise DataError(f"{label} has no column 'date'; rename {dates.label!r}, or the right column, to 'date'")
@@ -114,8 +113,8 @@ def _parsed(source: pd.DataFrame | Path, label: str, tickers: Sequence[str], dec
         raise DataError(f"{label} has no column 'ticker', but the market's ticker {wide[0]!r} as a column; {way_out}")
     mark = decimal_mark([("", column.values) for column in values], decimal, label)
     numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
-    keys = {"date": dates, "ticker": ticker, "known_at": known_at}
-    return pd.DataFrame({name: column.values for name, column in keys.items() if column is not None} | numbers)
+    keys = {"date": [dates], "ticker": [ticker] if ticker else [], "known_at": known_at}
+    return pd.DataFrame({name: column.values for name, found in keys.items() for column in found} | numbers)
 
 
 def _known(

@@ -140,11 +140,9 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
         tickers = [level for level, label in enumerate(names) if word(label) in TICKERS]
         certain = [level for level in (0, 1) if not closes[level] <= {*ANY_PRICE}]
         levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
-    if not levels:
-        raise DataError(f"{name} has no 'close' in its header of two levels; give a close for each ticker")
-    if len(levels) == 2:
-        text = "may be (field, ticker) or (ticker, field), with a close in both levels; name the level of the tickers"
-        raise DataError(f"the header of {name} {text} 'ticker'")
+    if len(levels) != 1:
+        text = f"{name} needs 'close' in one level of its header, which may be (field, ticker) or (ticker, field)"
+        raise DataError(f"{text}; add it, or name the level of the tickers 'ticker'")
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
     for *labels, values in pairs:
@@ -214,10 +212,8 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
 
 
 def _no_close(columns: Sequence[Column], name: str) -> DataError:
-    return DataError(
-        f"{name} has no column 'close'; besides dates it has {listed(columns) or 'no column'}. Give columns 'date', "
-        "'ticker' and 'close' (optional: open, high, low, adj_close, volume), or one column of closes per ticker"
-    )
+    text = f"{name} has no column 'close'; besides dates it has {listed(columns) or 'no column'}"
+    return DataError(f"{text}. Give columns 'date', 'ticker' and 'close', or one column of closes per ticker")
 
 
 def _ambiguous(name: str, one: str, like_one: Sequence[Column], closes: Sequence[Column], way_out: str) -> DataError:

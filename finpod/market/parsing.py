@@ -50,10 +50,8 @@ class Stamps(NamedTuple):
     reading: str
     """How the stamps were read, if there was a choice; otherwise empty."""
 
-    def on_clock(self, zone: ZoneInfo | None) -> Array:
-        """Return the stamps [rows] datetime64[ns] in `zone`. Without a zone or a UTC offset, they stay as written."""
-        if zone is None:
-            return self.clock
+    def on_clock(self, zone: ZoneInfo) -> Array:
+        """Return the stamps [rows] datetime64[ns] in `zone`. Stamps without a UTC offset stay as written."""
         local = pd.DatetimeIndex(self.utc).tz_localize("UTC").tz_convert(zone).tz_localize(None)
         return np.where(np.isnat(self.utc), self.clock, local.to_numpy())
 
@@ -157,11 +155,11 @@ def holds_dates(column: pd.Series, digits: bool = False) -> bool:
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
-    if first.empty or (column.dtype.kind in "iufb" and not digits):
+    if first.empty:
         return False
     text = str(first.iloc[0]).strip()
-    if column.dtype.kind in "iuf" or (digits and text.isdecimal()):
-        return _unit(first.astype(float)) is not None
+    if column.dtype.kind in "iuf" or text.isdecimal():
+        return digits and _unit(first.astype(float)) is not None
     return is_date(text, digits)
 
 
