@@ -100,8 +100,7 @@ def _tidy(
     steps = np.diff(days).astype(np.int64)
     turns = (steps == 0) | ((steps < 0) != (steps[:1] < 0))
     if unnamed and turns.any():
-        where = f"{days[1:][turns][0]!s:.10}, which suggests several assets"
-        text = f"{name} has no column of tickers, and its dates repeat or change direction at {where}"
+        text = f"{name} has no tickers, and its dates repeat or change direction at {days[1:][turns][0]!s:.10}"
         raise DataError(f"{text}. {ask_for_tickers(layout.columns)}", argument="ticker_column")
     numbers = {(field, label or own_ticker): values for (field, label), values in layout.numbers.items()}
     labels = list(dict.fromkeys(label for _, label in numbers))
