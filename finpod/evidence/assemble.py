@@ -1,4 +1,4 @@
-"""Add evidence to a result: warnings, baselines, random portfolios, replays at other fees and account sizes, audit."""
+"""Add evidence to a result: warnings, baselines, random portfolios, figures at other fees and account sizes, audit."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SHOWN = 8
 
 
 def equity_of(path: Path, window: Window) -> pd.Series:
-    """Return the equity [n + 1] of one account, whose history is `path`, as a series by date."""
+    """Return the equity of an account at the n + 1 closes of `window`, as a series by date. `path` is its history."""
     return pd.Series(path.equity.numpy(), pd.DatetimeIndex(window.dates, name="date"))
 
 
 def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
-    """Return the result with its look-ahead audit. The warnings of the audit come first."""
+    """Return a copy of the result that contains the look-ahead audit. Its first warnings are those of the audit."""
     warnings = [ResultWarning("look_ahead", asdict(finding)) for finding in audit.findings]
     if audit.reason:
         warnings.append(ResultWarning("not_audited", {"reason": audit.reason, "note": audit.note}))
@@ -39,9 +39,10 @@ def with_audit(result: BacktestResult, audit: Audit) -> BacktestResult:
 def with_evidence(
     result: BacktestResult, path: Path, window: Window, terms: Terms, progress: Progress
 ) -> BacktestResult:
-    """Return the result with baselines, random portfolios, and figures at other costs and account sizes.
+    """Return the result with baselines, random portfolios, and figures at other fees and account sizes.
 
-    `path` is the history of the account, `terms` are its settings. A baseline with the strategy's name is left out.
+    `path` is the history of the strategy's account, and `terms` are the costs, cash and caps of the account. A baseline
+    that has the same name as the strategy is left out.
     """
     progress("baselines", 0.0)
     plain = terms.uncapped  # the recorded decisions respect the caps already
@@ -75,7 +76,7 @@ def with_evidence(
 
 
 def warnings_of(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return the warnings about ruin, the selection of the strategy, the benchmark, the data, fills and the policy."""
+    """Return the warnings about ruin, selection of the strategy, benchmark, data and costs, and those of `flags`."""
     return (*_selection(result), *_benchmark(result), *_data(result), *flags(result))
 
 
@@ -104,7 +105,7 @@ def _benchmark(result: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
-    """Return a warning if the benchmark has at least two bars but lacks some bars of the window; else None."""
+    """Return a warning if the benchmark has two or more bars, but none on some dates of the window; otherwise None."""
     bars, window = result.benchmark_equity.dropna().index, result.benchmark_equity.index
     if not 1 < len(bars) < len(window):
         return None
@@ -113,7 +114,7 @@ def benchmark_cover(result: BacktestResult) -> ResultWarning | None:
 
 
 def _data(result: BacktestResult) -> Iterator[ResultWarning]:
-    """Yield warnings on the data, and warnings if fills, costs or frequency differ from those in training."""
+    """Yield warnings about the data, and a warning if fills, costs or bars per year differ from those in training."""
     manifest, window = result.manifest, (result.equity.index[0], result.equity.index[-1])
     if manifest.get("source") == "simulated":
         yield ResultWarning("simulated", {"title": manifest.get("title", "no title")})

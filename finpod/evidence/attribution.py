@@ -17,17 +17,18 @@ from finpod.result import BacktestResult
 from finpod.rules import EqualWeight
 
 WORST = 5
-"""Largest number of months in 'worst_months'."""
+"""Largest number of months in the entry 'worst_months' of `attribute`."""
 ALMOST_ALL = 0.95
-"""Mean fraction above which an account counts as all cash or fully invested, or as invested in a single asset."""
+"""Mean fraction above which an account counts as all in cash, as fully invested, or as invested in a single asset."""
 UNTOUCHED = 0.02
 """Largest deviation from the first positions, as a fraction of the account, that still counts as buy and hold."""
 SAME_CASH = 0.02
-"""Largest standard deviation at which the invested fraction counts as constant."""
+"""Largest standard deviation of the invested fraction at which this fraction counts as constant."""
 SAME_BETA, SAME_BENCHMARK = 0.05, 0.01
-"""|beta - 1| and yearly tracking error below which a policy counts as a closet benchmark."""
+"""Limits of |beta - 1| and of the yearly tracking error. A policy below both limits counts as a closet benchmark."""
 TOO_GOOD, TOO_FAST, ENOUGH = 3.0, 10.0, 0.5
-"""Limits of the Sharpe ratio and of the CAGR for the warning `too_good`, and the years of history it requires."""
+"""A Sharpe ratio above `TOO_GOOD` or a CAGR above `TOO_FAST` gives the warning "too_good", if the history has at least
+`ENOUGH` years."""
 
 
 def attribute(result: BacktestResult) -> dict[str, Any]:
@@ -37,22 +38,25 @@ def attribute(result: BacktestResult) -> dict[str, Any]:
                               b of the benchmark on common dates
     'explained'               fraction of the variance of r that b explains: corr(r, b)^2; NaN for constant returns or
                               fewer than three common returns
-    'equal_weight_beta', 'equal_weight_explained'   the same with the returns of point-in-time equal weight as b
+    'equal_weight_beta', 'equal_weight_explained'   the same two figures, with the returns of the point-in-time
+                              equal-weight portfolio as b
     'invested'                mean fraction of the account that is invested
     'names'                   mean number of assets held, over the days with positions
-    'effective_names'         mean of 1 / sum(w^2), over the days with positions; w are fractions of the invested amount
+    'effective_names'         mean of 1 / sum(w^2) over the days with positions; w = position / invested amount
     'largest', 'largest_name' largest weight of any asset on any day, and its ticker; empty if no asset was held
     'yearly_turnover'         traded notional / equity at the fill, both sides counted, per year
-    'holding_days'            mean holding period in days: sum over the closes of the fraction invested / sum over the
-                              fills of the fraction bought. It is the whole window for a buy and hold, which never sells
+    'holding_days'            mean holding period in days: (sum of the invested fraction over the closes) / (sum of the
+                              fraction bought over the fills). For a buy and hold, which never sells, this is the whole
+                              window
     'rising_days', 'rising_months'     fraction of the days or months with a nonzero return that have a gain
-    'winning_days', 'winning_months'   the same for the return of the account minus the return of equal weight
+    'winning_days', 'winning_months'   the same for the return of the account minus that of equal weight
     'gaining_names'           fraction of the assets with a nonzero gain that have a positive gain
     'contributions'           ticker -> gain, from the function `contributions`
     'contribution_shares'     ticker -> gain / initial cash. These fractions sum to the total return
-    'worst_months'            the `WORST` months with the lowest returns of the benchmark (if none: of equal weight),
-                              the worst first. Each has 'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and
-                              'equal_weight' on the dates on which the benchmark has a value. A month may be partial
+    'worst_months'            the `WORST` months with the lowest returns of the benchmark, the worst first. Each has
+                              'month' (YYYY-MM) and the returns of 'benchmark', 'strategy' and 'equal_weight' on the
+                              dates on which the benchmark has a value. Equal weight replaces a benchmark without
+                              returns. A month may be partial
     'alarms'                  the warnings of `flags` as plain values
 
     Days are sessions, also for intraday data. Months are calendar months.
@@ -103,9 +107,10 @@ def contributions(result: BacktestResult) -> pd.Series:
 
 
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
-    """Return warnings of degenerate policies and of results that are too good; none if only the benchmark is traded.
+    """Return warnings about a degenerate policy, and about a result that is too good to be true.
 
-    Degenerate policies: no trade, all cash, one asset, buy and hold, constant cash, copy of benchmark or equal weight.
+    A policy is degenerate if it never trades, holds almost only cash or one asset, buys and holds, keeps a constant cash
+    fraction, or copies the benchmark or equal weight. A strategy that trades only the benchmark has no such warnings.
     """
     return tuple(_flags(result))
 
@@ -182,7 +187,8 @@ def _closet(daily: BacktestResult) -> Iterator[ResultWarning]:
 
 
 def _bets(result: BacktestResult) -> dict[str, Any]:
-    """Return the position figures of `attribute`, from the session closes after the start with positive equity."""
+    """Return the entries of `attribute` on positions. They are measured at the closes of sessions with positive equity,
+    without the first close."""
     closes = result.weights.iloc[1:][result.equity.to_numpy()[1:] > 0]
     if result.is_intraday:
         closes = closes.groupby(closes.index.normalize()).last()
@@ -211,7 +217,8 @@ def _holding_days(result: BacktestResult) -> float:
 
 
 def _explained(curve: pd.Series, other: pd.Series) -> float:
-    """Return the squared correlation of the returns on common dates; NaN for constant returns or fewer than 3."""
+    """Return the squared correlation of the returns of two curves on their common dates. It is NaN if the returns of a
+    curve are constant, or if there are fewer than three returns."""
     common = pd.DataFrame({"curve": curve, "other": other}).dropna().to_numpy()
     steps = np.column_stack([simple_returns(column) for column in common.T])
     if len(steps) < 3 or (steps.std(axis=0) < DUST).any():
@@ -220,7 +227,7 @@ def _explained(curve: pd.Series, other: pd.Series) -> float:
 
 
 def _share_above(values: Any) -> float:
-    """Return the fraction of positive values among the nonzero values; NaN if all are zero."""
+    """Return the fraction of positive values among the finite nonzero values; NaN if there are no such values."""
     moved = np.asarray(values, dtype=np.float64)
     moved = moved[np.isfinite(moved) & (np.abs(moved) > DUST)]
     return float((moved > 0).mean()) if len(moved) else math.nan

@@ -1,7 +1,7 @@
 """Replay decisions at other costs and account sizes, and run random portfolios on the same days.
 
-A replay trades the recorded decisions; `decide` is not called again. A strategy that reads its cash or positions might
-decide differently in another account. A replay does not show this difference.
+A replay trades the recorded decisions; `decide` is not called again. Therefore, a replay does not show that a strategy
+that reads its cash or positions might decide differently in another account.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ IMPACT = 1.0
 COUNT = 200
 """Number of random portfolios in a report."""
 HELD_AT_ONCE = 2**21
-"""Largest number of elements in a tensor of a `Path`. It limits how many random portfolios run together."""
+"""Number of closes x portfolios x assets up to which random portfolios are simulated together, to limit memory."""
 HALVINGS = 8
-"""Number of bisection steps for the angle in `turned`."""
+"""Number of bisection steps that `turned` takes to find its angle."""
 LEAN = 0.5, 1.5
-"""Bounds of `_Decisions.lean`."""
+"""Bounds of `_Decisions.lean`, the factor on the target for the effective number of assets."""
 _SPREADS = np.r_[0.0, np.geomspace(0.05, 100, 60)]
 """Standard deviations of log weights: 0 gives equal weights, and the largest puts almost all weight into one asset."""
 
@@ -46,8 +46,9 @@ def cost_sweep(
 ) -> dict[float, Figures]:
     """Replay decisions at several fees. Return fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'.
 
-    Rank 1 has the highest Sharpe ratio. The fees are `FEES` and the fee of the run. `terms` has the costs, cash and
-    rounding of the run. `targets` has the decisions [n, N] of each strategy in the window (`Path.targets`).
+    The strategy with the highest Sharpe ratio has rank 1. The fees are `FEES` and the fee of the run. `terms` has the
+    costs, cash and rounding of the run. `targets` has the weights [n, N] that each strategy decided for N assets at the
+    n steps of the window (`Path.targets`).
     """
     swept = {}
     for fee in sorted({*FEES, float(terms.costs.fee_bps)}):
@@ -76,9 +77,10 @@ def capacity(
 
 
 def replay(targets: Mapping[str, Tensor], window: Window, terms: Terms) -> Path:
-    """Return the history of S accounts in the window. Each account trades the decisions [n, N] of one of the `targets`.
+    """Return the history of S accounts in the window, one for each of the S strategies in `targets`.
 
-    A row of NaN trades nothing. With the terms of the original run, the account has the same history as in that run.
+    An account trades the recorded weights [n, N] of its strategy; a row of NaN is no trade. With the terms of the
+    original run, the account has the same history as in that run.
     """
     ready = torch.stack([*targets.values()], 1).to(window.execution.mark)
     idle = ready.isnan().all(-1).all(-1).tolist()
@@ -102,12 +104,14 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
 def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
     """Return (equity [n + 1, `count`], reason) of random long-only portfolios with the turnover of the account `path`.
 
-    If no portfolio can be drawn, the frame is empty, and the reason is "intraday", "never_traded" or "one_asset".
+    The reason is "" if portfolios were drawn. Otherwise, the frame is empty, and the reason is "intraday",
+    "never_traded" or "one_asset".
 
     The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
-    proportional to exp(s z), where z [N] is standard normal and s matches the account's effective number of assets. At
-    each trade, noise is mixed into z until the turnover equals that of the account (see `turned`). The portfolios
-    invest the same fraction as the account. If a fill trades too little, later trades add the rest. The seed is fixed.
+    proportional to exp(s z), where z [N] is standard normal. The factor s is chosen so that the effective number of
+    assets, 1 / sum(weights^2), is that of the account. At each trade, noise is mixed into z until the turnover equals
+    that of the account (see `turned`). The portfolios invest the same fraction as the account. If a fill trades too
+    little, later trades add the rest. The seed is fixed.
     """
     eligible = _eligible(path, window)
     for reason, holds in (
@@ -125,7 +129,7 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:
-    """Return the history of `accounts` random portfolios that trade on the same days as the account of `path`."""
+    """Return the history of `accounts` random portfolios, which trade on the same days as the account `path`."""
     eligible = _eligible(path, window)
     spreads = _spread_table(int(np.median(eligible[eligible > 1])))
     decide = _Decisions(path, spreads, window, accounts, np.random.default_rng([0, seed]))
@@ -142,10 +146,11 @@ def turned(
 ) -> tuple[Array, Array, Array]:
     """Rotate the scores `latent` [R, n] of R portfolios towards `noise` until the trade has the turnover `budget` [R].
 
-    Return (target weights [R, n], fraction of the trade to make [R], new scores z [R, n]). Weights are proportional to
-    exp(`spread` z) and sum to `invested`, with z = cos(a) `latent` + sin(a) `noise`. Bisection finds the angle a in
-    [0, pi]. The turnover is the sum of |target - `current`|, plus `beside` [R], the weight of all other assets, which
-    are sold. If the turnover exceeds `budget` even at a = 0, z is `latent`, and only a fraction of the trade is made.
+    Return (target weights [R, n], fraction of the trade to make [R], new scores z [R, n]), where n is the number of
+    assets to choose from. Weights are proportional to exp(`spread` z) and sum to `invested`. The scores are
+    z = cos(a) `latent` + sin(a) `noise`, and bisection finds the angle a in [0, pi]. The turnover is the sum of
+    |target - `current`|, plus the weight `beside` [R] of all other assets, which are sold. If the turnover exceeds
+    `budget` even at a = 0, z is `latent`, and only a fraction of the trade is made.
     """
 
     def weights(angle: Array) -> Array:
@@ -179,9 +184,9 @@ class _Decisions:
         self.invested, self.effective = (figures[1:] for figures in concentration(path, window))
         self.latent = random.standard_normal((accounts, window.market.shape[1]))
         self.budget = np.zeros(accounts)
-        """[R] turnover of the account that the portfolios have not matched yet."""
+        """[R] part of the account's turnover so far that each portfolio has not traded yet."""
         self.lean = 1.0
-        """Multiplies the target for the effective number of assets. Falls while the portfolios hold too many assets."""
+        """Factor on the target for the effective number of assets. It falls while the portfolios hold too many."""
         self.last: tuple[int, Account] | None = None
         """Row of the last decision, and the accounts before that decision."""
 
@@ -215,7 +220,7 @@ class _Decisions:
         return torch.from_numpy(weights)
 
     def _spent(self, row: int, seen: Account) -> Array:
-        """Return the turnover [R] of the last fill, from the change in shares, without assets delisted since then."""
+        """Return the turnover [R] of the last fill, from the change in shares of assets that are not delisted yet."""
         if self.last is None:
             return np.zeros(len(self.budget))
         execution, (decided, before) = self.window.execution, self.last
@@ -226,14 +231,15 @@ class _Decisions:
 
 @cache
 def _spread_table(names: int) -> Array:
-    """Return, for each of `_SPREADS`, the mean effective number / `names` over draws of `names` log-normal weights."""
+    """Return (mean effective number of assets) / `names` for each standard deviation in `_SPREADS`.
+    The mean is over random draws of `names` log-normal weights."""
     drawn = np.random.default_rng([0, names]).standard_normal((128, names))
     raw = np.exp(_SPREADS[:, None, None] * (drawn - drawn.max(axis=-1, keepdims=True)))
     return (raw.sum(axis=-1) ** 2 / (raw**2).sum(axis=-1)).mean(axis=-1) / names
 
 
 def concentration(path: Path, window: Window) -> tuple[Array, Array]:
-    """Return (invested fraction, effective number of assets or NaN without positions) [n + 1, ...] at each close."""
+    """Return (invested fraction, effective number of assets) at each close. The number is NaN without positions."""
     mark = window.execution.mark[window.first : window.last + 1]
     worth = path.shares * mark.reshape(len(mark), *(1,) * (path.shares.ndim - 2), -1)
     total, squares = worth.sum(-1), worth.square_().sum(-1)

@@ -1,8 +1,8 @@
 """Statistical significance of a result: intervals, verdicts and deflated Sharpe ratios.
 
 The verdict judges the growth in excess of the anchor, the portfolio that the strategy has to beat, by a two-sided 95 %
-interval. The interval is widened if the result was chosen from N results of the same window. Then the best of N
-strategies without skill is called significantly better in 2.5 % of cases, as often as a single strategy.
+interval. The interval is widened if the result was chosen from N results of the same window. With the wider interval,
+the best of N strategies without skill is called significantly better in 2.5 % of cases, as often as a single strategy.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from finpod.strategy import Strategy
 LEVEL = 0.95
 """Probability that an interval covers the true value."""
 ONE_SIDED = (1 + LEVEL) / 2
-"""Probability that the lower end of an interval lies below the true value; threshold of deflated Sharpe ratios."""
+"""Probability that the lower end of an interval lies below the true value. Deflated Sharpe ratios should exceed it."""
 RESAMPLES = 10_000
 """Default number of bootstrap samples. The seed is fixed, so results repeat."""
 OVER = ANCHOR, EQUAL_WEIGHT, BENCHMARK = "anchor", "equal_weight", "benchmark"
 """Names of the curves that a strategy is compared with."""
 MEASURED, SAMPLING = "measured", "sampling"
-"""'trial_sd_source': measured on validation, or 1 / sqrt(years), which is the standard error of a Sharpe ratio of 0."""
+"""Values of 'trial_sd_source' in `evidence`. The standard deviation is measured on validation, or it is the standard
+error of a Sharpe ratio of 0, which is 1 / sqrt(years)."""
 
 Intervals = dict[str, dict[str, Interval]]
 """'strategy', or the name of a curve that the strategy is compared with -> figure -> interval."""
@@ -53,12 +54,15 @@ def verdict_of(
 ) -> tuple[Code, Interval]:
     """Return (code, interval) of the excess growth: the CAGR of `returns` [n] minus the CAGR of `anchor_returns` [n].
 
-    The interval comes from a block bootstrap of whole days. It is the two-sided 95 % percentile interval, `widened` if
-    `returns` belong to the best of `opened` > 1 results on the same days. The code is `MORE` if the interval lies above
-    zero, `WORSE` if below. Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y
-    years, it is Phi(r sqrt(y) - 1.96). The variance of the active returns lowers growth by k
-    standard errors, with k = sqrt(y) / 2 x tracking error. This lowers both probabilities. On 3,000 series of normal
-    returns without skill, with 1,000 resamples, the fraction with `MORE` was 2.5 % over 8 years and 3.0 % over 3 years.
+    The interval is the two-sided 95 % percentile interval of a block bootstrap. Each resampled day keeps the returns of
+    both series. The interval is `widened` if `returns` belong to the best of `opened` > 1 results on the same days. The
+    code is `MORE` if the interval lies above zero, and `WORSE` if it lies below zero.
+
+    Without skill, the probability of `MORE` is 2.5 %. With a true information ratio r over y years, the probability is
+    Phi(r sqrt(y) - 1.96), where Phi is the normal distribution function. The variance of the active returns lowers
+    growth by k standard errors, with k = sqrt(y) / 2 x tracking error. This lowers both probabilities. On 3,000 series
+    of normal returns without skill, `MORE` had a frequency of 2.5 % over 8 years and 3.0 % over 3 years.
+
     Raises InputError for series of different lengths, fewer than two returns, NaN, and `opened` below 1.
     """
     how: dict[str, Any] = {"periods_per_year": periods_per_year, "level": LEVEL, "resamples": resamples}
@@ -67,12 +71,13 @@ def verdict_of(
 
 
 def widened(interval: Interval, candidates: int) -> Interval:
-    """Return the interval for the best of N independent candidates, with the error rate of one candidate (Sidak 1967).
+    """Return the interval widened for the best of N independent candidates (Sidak 1967); N is `candidates`.
 
-    The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p). z is the normal quantile, and p is
-    the probability that the lower end lies below the true value: 0.975 at a level of 95 %. The factor for N = 24 is
-    then 1.57. The lower end for the best of N candidates without skill lies above zero with probability 1 - p. For
-    correlated candidates the interval is too wide. For N = 1 it is unchanged. Raises InputError for N below 1.
+    The lower end for the best of N candidates without skill lies above zero with probability 1 - p, as it does for a
+    single candidate. Here, p is the probability that the lower end of `interval` lies below the true value: 0.975 at a
+    level of 95 %. The distance of each end from the estimate is multiplied by z(p^(1/N)) / z(p), where z is the normal
+    quantile. At a level of 95 %, the factor for N = 24 is 1.57. For correlated candidates, the interval is too wide.
+    For N = 1, it is unchanged. Raises InputError for N below 1.
     """
     require_number("opened", candidates, 1, whole=True)
     if candidates == 1:
@@ -85,9 +90,10 @@ def widened(interval: Interval, candidates: int) -> Interval:
 
 
 def excess_growth(result: BacktestResult) -> dict[str, Interval]:
-    """Return 'anchor', 'equal_weight', 'benchmark' -> interval of the CAGR of the strategy minus that of the portfolio.
+    """Return 'anchor', 'equal_weight' or 'benchmark' -> interval of the excess growth over this portfolio.
 
-    Intervals are fractions per year, `widened` for `result.candidates`. Portfolios without an interval are left out.
+    The excess growth is the CAGR of the strategy minus the CAGR of the portfolio. Intervals are `widened` for
+    `result.candidates`. Portfolios without an interval are left out.
     """
     figures = intervals_of(result)
     return {name: widened(figures[name]["cagr"], result.candidates) for name in OVER if name in figures}
@@ -111,13 +117,15 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
     'minimum_years'           length of history at which the deflated Sharpe ratio would reach 0.975; may be infinite
     'minimum_active_years'    length of history at which 'deflated_active_sharpe' would reach 0.975; may be infinite
     'trials'                  number of trials (such as agents after each round) before the choice of the strategy
-    'validation_luck'         expected gap between best and mean active Sharpe ratio on validation, if only luck differs
-    'overfitting'             probability that the choice of the best trial is overfitted, from `search_of`
+    'validation_luck'         expected gap between best and mean active Sharpe ratio on validation, if the trials differ
+                              only by luck
+    'overfitting'             probability that the choice of the best trial is overfitted (see `search_of`)
     'fan_beaten'              fraction of the 'fan_size' random portfolios with a lower Sharpe ratio
 
-    When prices rise, a Sharpe ratio is above zero even without skill. The Sharpe ratio of the excess returns measures
-    skill. If the verdict over the anchor is `MORE`, 'deflated_active_sharpe' is usually above 0.975.
-    Intraday results use daily returns. A short history has no intervals; its only probability is 'overfitting'.
+    Active returns are returns minus those of the anchor. The active Sharpe ratio is their Sharpe ratio, and measures
+    skill. When prices rise, the plain Sharpe ratio is above zero even without skill. If the verdict over the anchor is
+    `MORE`, 'deflated_active_sharpe' is usually above 0.975. For intraday results, daily returns are used. If the
+    history is short, there are no intervals, and 'overfitting' is the only probability that can be defined.
     """
     spans = {
         key: {metric: {"low": at.low, "estimate": at.estimate, "high": at.high} for metric, at in figures.items()}
@@ -139,10 +147,11 @@ def evidence(result: BacktestResult) -> dict[str, Any]:
 
 
 def intervals_of(result: BacktestResult) -> Intervals:
-    """Return the intervals of a result and of its differences from anchor, equal weight and benchmark. Cached.
+    """Return the intervals of a result, and of its differences from anchor, equal weight and benchmark.
 
-    If the anchor is equal weight rebalanced every session, 'equal_weight' has no entry. Differences are measured on
-    common days. A curve equal to that of the strategy has no entry. The intervals are not `widened`.
+    If the anchor is equal weight rebalanced every session, 'equal_weight' has no entry. A curve equal to that of the
+    strategy has no entry. Differences are measured on common days. The intervals are computed only once for a result.
+    They are not `widened`.
     """
     attributes: dict[str, Any] = vars(result)  # where cached properties are stored too
     if "_intervals" not in attributes:
@@ -174,12 +183,12 @@ def _intervals(result: BacktestResult) -> Intervals:
 
 
 def code_of(interval: Interval) -> Code:
-    """Return the `Code` of the interval of an excess return."""
+    """Return the `Code` that says whether the interval of an excess return lies above, around or below zero."""
     return Code.WORSE if interval.high < 0 else Code.MORE if interval.low > 0 else Code.NOT_DISTINGUISHABLE
 
 
 def _ratios(result: BacktestResult) -> dict[str, Any]:
-    """Return the entries of `evidence` on Sharpe ratios of returns and of active returns."""
+    """Return the entries of `evidence` on the Sharpe ratios of the returns and of the active returns."""
     sessions, candidates = result.by_session(), result.candidates
     periods = sessions.periods_per_year
     excess = sessions.returns.to_numpy() - ((1 + result.risk_free) ** (1 / periods) - 1)
@@ -216,17 +225,18 @@ def _fan_beaten(result: BacktestResult) -> float:
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:
-    """Return the number of a key, or NaN if there is none."""
+    """Return `values[key]` as a float; NaN if the value is missing or None."""
     value = values.get(key)
     return math.nan if value is None else float(value)
 
 
 def search_of(strategy: Strategy, periods_per_year: float) -> dict[str, Any]:
-    """Return the number of trials of a strategy (agents after each round), and figures of their validation returns.
+    """Return the number of trials from which a strategy was selected, and figures of their validation returns.
 
-    'trials' is this number. 'sharpe_sd' is the standard deviation of their yearly Sharpe ratios. 'ranked_sd'
-    is the same for active returns: returns minus the returns of the baseline, if recorded. 'overfitting' is the
-    probability that choosing the best active Sharpe ratio is overfitted. These three are means over the tournaments.
+    A trial is an agent after a round of training. 'trials' is the number of trials. 'sharpe_sd' is the standard
+    deviation of their yearly Sharpe ratios. 'ranked_sd' is the standard deviation of their active Sharpe ratios: those
+    of the returns minus the returns of the baseline, if these are recorded. 'overfitting' is the probability that
+    choosing the highest active Sharpe ratio is overfitted. The last three are means over the tournaments.
     """
     over = strategy.tried_over or [np.zeros(len(table)) for table in strategy.tried]
     searches = [pair for pair in zip(strategy.tried, over, strict=True) if pair[0].size and pair[0].shape[1] > 1]
