@@ -1,8 +1,8 @@
 """The look-ahead audit: does a strategy, or a feature, use data that was not known at the time of a decision?
 
 A child process repeats the decisions of a run. It receives the rows of the market (one per session, or per bar if
-intraday) in order of time; at each decision, it has no later rows. The repeated decisions must equal those of the run.
-The process also records uses of files, network, processes and clock.
+intraday) in order of time, so it has no later rows at a decision. The repeated decisions must equal those of the run.
+The child process also records uses of files, network, processes and clock.
 """
 
 from __future__ import annotations
@@ -50,13 +50,17 @@ def audit(
     Weights must agree to 1e-5. The user's feature functions are computed again for each sampled row: on the market
     without later rows (values must agree to 1e-5), and with noise in later rows (values must be identical).
 
-    The audit also reports files, network, processes and clock that the strategy uses; data in the strategy that are
-    later than both the first day of the run and the strategy's `trained_until`; fitted models in a strategy that has no
-    `trained_until`; back-filled prices; fills at a price that was known at the decision; and extra columns that
-    correlate with the next return. `unchecked` lists what is not tested. `finpod.audit` also takes a name, file or folder.
-    `progress` is called with the current step and the finished fraction of it. Raises InputError for an argument out of
-    range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be pickled, and
-    FinpodError if a child process cannot load the strategy, ends or takes too long.
+    The audit also reports:
+    - files, network, processes and clocks that the strategy uses
+    - data in the strategy that are later than both the first day of the run and the strategy's `trained_until`
+    - fitted models in a strategy that has no `trained_until`
+    - back-filled prices, and fills at a price that was known at the decision
+    - extra columns that correlate with the next return
+
+    The field `unchecked` lists what is not tested. `finpod.audit` also takes a name, file or folder. `progress` is
+    called with a description of the current step, and the finished fraction of this step. Raises InputError for an
+    argument out of range or if no row can be audited, StrategyError if the strategy fails in the run or cannot be
+    pickled, and FinpodError if a child process cannot load the strategy, ends or takes too long.
     """
     require_market(market)
     market = market.benchmark_market() if strategy.trades_benchmark else market
@@ -74,10 +78,10 @@ def audit(
 def quick_audit(
     strategy: Strategy, market: MarketData, packed: Packed, run: Sequence[Decided], window: tuple[int, int]
 ) -> Audit:
-    """Return the audit of the decisions `run` of a backtest, up to the later of two sampled rows.
+    """Return a quick audit of a backtest: it repeats the decisions `run` up to the later of two sampled rows.
 
     The backtest covers the rows `window` (first, last) of the traded `market`. `packed` is the strategy as pickled
-    before the backtest. Fills are not audited. Nothing is raised: after an error, the audit has the `reason` "failed".
+    before the backtest. Fills are not audited. Errors are not raised. After one, the audit has the `reason` "failed".
     """
     with closing(_Audited(strategy, market, packed, window)) as audited:
         try:
@@ -109,8 +113,8 @@ class _Audited(Isolated):
         return log
 
     def verdict(self, run: Sequence[Decided], days: int, seed: int, *, fills: bool = False) -> Audit:
-        """Sample `days` rows, and return the audit of the decisions in `run` up to the last sampled row and of the features
-        on the sampled rows. With `fills`, also audit the prices at which decisions on these rows are filled."""
+        """Return the audit of features on `days` sampled rows, and of decisions in `run` up to the last sampled row.
+        With `fills`, the prices at which decisions on the sampled rows are filled are audited too."""
         market, window, note = self.market, self._window, ""
         deciding = np.array([entry.row for entry in run if entry.weights is not None], dtype=int)
         rows = np.intersect1d(deciding, perturbation.auditable_rows(market, 0, window[1]))
@@ -138,7 +142,8 @@ class _Audited(Isolated):
         return Audit(passed, found, subject=f"strategy {self._strategy.name}", reason=reason, note=note)
 
     def _decisions(self, run: Sequence[Decided]) -> list[Finding]:
-        """Return a finding if a repeat without later rows differs; raise NotRepeatable if one with all rows differs."""
+        """Return a finding if decisions change when they are repeated without later rows. Raises NotRepeatable if they
+        also change when they are repeated with all rows."""
         rows, nothing = np.array([entry.row for entry in run]), np.full(len(self.market.tickers), np.nan)
         logged = np.array([nothing if entry.weights is None else entry.weights for entry in run])
         sizes = differences(logged, self._again(self.child, run), CUT)
@@ -149,8 +154,8 @@ class _Audited(Isolated):
         return perturbation.change_findings(self.market, "decisions", CUT, rows, sizes)
 
     def _again(self, child: Child, run: Sequence[Decided]) -> Array:
-        """Repeat the decisions of a run in `child`. Return weights [n, N]: NaN for no decision, infinite for an error. An
-        error is raised instead if it ended the process, or if `child` has the whole market."""
+        """Repeat the decisions of `run` in `child`. Return weights [n, N]: NaN for no decision, infinite for an error.
+        An error that ended the process is raised instead. If `child` has the whole market, every error is raised."""
         weights = np.full((len(run), len(self.market.tickers)), np.nan)
         for i, (row, step, cash, equity, held, _) in enumerate(run):
             self.tell(f"auditing {self.market.dates[row]!s:.10}, decision {i + 1} of {len(run)}", i / len(run))

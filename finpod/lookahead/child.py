@@ -86,7 +86,7 @@ class Child(FeatureTable):
         self._strategy = loads(payload, self.market)
 
     def decide(self, new: tuple[Any, ...] | None, row: int, step: int, cash: float, equity: float, held: Array) -> Any:
-        """Append the `new` rows, and return the decision at a row as None, an array [N] or a dict by ticker."""
+        """Append the `new` rows, and return the decision at `row`: None, an array [N] or a dict ticker -> weight."""
         if new is not None:
             tables, extra, last_bar = new
             self._rows.append(tables)
@@ -121,7 +121,7 @@ class Child(FeatureTable):
 
 
 def loads(payload: bytes, market: MarketData) -> Any:
-    """Return a pickled strategy or feature function. `market` replaces the market, which `packing.pack` omits."""
+    """Return the strategy or feature function pickled in `payload`. `market` takes the place of the omitted market."""
     unpickler = pickle.Unpickler(io.BytesIO(payload))
     unpickler.persistent_load = lambda key: market  # type: ignore[method-assign]
     return unpickler.load()

@@ -11,11 +11,11 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""A column is reported if |its mean rank correlation with the next return| exceeds a limit, which is at least this."""
+"""Smallest limit. A column is reported if |its mean rank correlation with the next return| is above its limit."""
 SKILL, ERRORS = 0.05, 4.0
-"""The limit is `SKILL` (the rank correlation of a good forecast) + `ERRORS` standard errors, but at least `MOST`."""
+"""The limit is max(`MOST`, `SKILL` + `ERRORS` standard errors). A good forecast has the rank correlation `SKILL`."""
 ROWS = 1000
-"""Of n sessions, every (n // `ROWS`)-th one is compared, and every one if n is below 2 `ROWS`."""
+"""Every k-th session is compared, with k = max(number of sessions // `ROWS`, 1)."""
 
 
 def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
@@ -23,7 +23,7 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
     For a column with one value per ticker, the rank correlation across tickers is averaged over sessions. A column with
     one value for all tickers is correlated over time with the mean return of the tickers and with the return of the
-    benchmark. Each correlation is computed twice: over all values, and over those that differ from the previous row.
+    benchmark. Each correlation is computed twice: over all values, and over only those that differ from the row before.
     """
     findings = []
     ends = np.flatnonzero(np.r_[market.begins_session[1:], True])  # the last rows of sessions
@@ -51,9 +51,9 @@ def early_columns(market: MarketData, first: int, last: int) -> list[Finding]:
 
 
 def _correlation(one: Array, other: Array, over: int) -> tuple[float, float, int, int]:
-    """Correlate two tables row by row. Return (mean rank correlation, its limit, number of sessions, first session).
-    `over` is the axis of the sessions. With 0, rows are sessions, and those with a correlation are counted. With 1,
-    columns are sessions, and those in which both tables have a value are counted."""
+    """Return (mean rank correlation of the rows of two tables, its limit, number of sessions, first session). `over` is
+    the axis of the sessions: 0 if rows are sessions, 1 if columns are. A row counts as a session if it has a
+    correlation. A column counts if both tables have a value in it."""
     each, counts = rank_correlations(one, other)
     counted = np.flatnonzero(np.isfinite(each))
     if not len(counted):

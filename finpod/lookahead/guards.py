@@ -41,7 +41,7 @@ NATIVE: Mapping[str, tuple[str, ...]] = {
 }
 """Module -> names (or prefixes) of functions that open files or connections in native code, without an audit event."""
 CLOCKS = {"time": 0, "time_ns": 0, "clock_gettime": 1, "localtime": 0, "gmtime": 0, "ctime": 0, "strftime": 1}
-"""Function of `time` -> number of arguments up to which it reads the clock. With more arguments, it converts a time."""
+"""Function of `time` -> number of arguments up to which it reads the clock. With more, it converts a given time."""
 CODE = {".py", ".pyc", ".pyi", ".pyd", ".so", ".dll", ".dylib", ".pth"}
 PRICES = {".csv", ".parquet", ".feather", ".npy", ".npz", ".h5", ".xlsx"}
 """Suffixes of files that may hold prices. Reading them is recorded even in package, cache and system folders."""
@@ -84,9 +84,9 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _see(kind: str, action: str, subject: str, frame: FrameType | None) -> None:
-    """Record an access to a file, network, process or clock, at the innermost frame of user code from `frame` outwards.
+    """Record an access, with its place in the code: the innermost frame of user code, searched from `frame` outwards.
 
-    Not recorded: imports, processes that packages start, and clock reads by Python or by packages except pandas.
+    Not recorded: imports, processes that packages start, and clock reads by Python or by packages other than pandas.
     """
     while frame is not None and ((name := frame.f_code.co_filename)[:8] == "<frozen " or is_installed(name)):
         may = {"process": PACKAGE_FOLDERS & set(Path(name).parts), "clock": "pandas" not in Path(name).parts}

@@ -58,7 +58,7 @@ class Isolated:
         return self.start(whole=True)
 
     def start(self, *, whole: bool = False) -> Child:
-        """Return a new process with the strategy. With `whole`, it has the whole market, as in a run."""
+        """Start a process with the strategy, and return it. With `whole`, it has the whole market, as in a run."""
         child = Child(self, whole=whole)
         self._started.append(child)
         fixed = {name: getattr(self.market, name) for name in FIXED} | {"manifest": {}, "origin": {}}
@@ -67,7 +67,8 @@ class Isolated:
         return child
 
     def function(self, name: str, content: bytes) -> Callable[[MarketData], Array]:
-        """Return market -> values of a pickled feature, computed in `_other` for the whole market, else in `child`."""
+        """Return a function that takes a market and returns the values of the feature pickled in `content`.
+        The process `_other` computes the values on the whole market, and `child` those on any other market."""
 
         def compute(market: MarketData) -> Array:
             return np.asarray((self._other if market is self.market else self.child).call("values", content, market))
@@ -82,14 +83,14 @@ class Isolated:
 
 
 class Child(Strategy):
-    """A strategy in a child process. Raises FinpodError for its errors, ChildError if the process ends."""
+    """A strategy in a child process. Its errors are raised as FinpodError; if the process ends, as ChildError."""
 
     def __init__(self, isolated: Isolated, *, whole: bool) -> None:
         self._isolated, self._market, self.whole, self._sent = isolated, isolated.market, whole, 0
         self.at = "decisions", 0
-        """What is being computed, "decisions" or "features", and for which row."""
+        """The current computation: its kind, "decisions" or "features", and its row of the market."""
         self.accesses: dict[Access, tuple[str, int]] = {}
-        """Access -> `at` when it was first recorded."""
+        """Access -> value of `at` when the access was first recorded."""
         search = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": search}, "start_new_session": True, **pipes}
@@ -98,7 +99,7 @@ class Child(Strategy):
         self._replies: Any = self._process.stdout
 
     def decide(self, view: MarketView) -> Any:
-        """Return the decision, which is not validated yet. Rows must be requested in order of time."""
+        """Return the decision, which is not validated yet. Calls must be in order of the rows of their views."""
         market, row, new = self._market, view._row, None
         stop = len(market.dates) if self.whole else row + 1
         if stop > self._sent:
@@ -136,7 +137,7 @@ class Child(Strategy):
         return pickle.load(self._replies)
 
     def _features(self, asked: Sequence[str | tuple[str, bytes]], known: int) -> tuple[tuple[str, ...], Array | str]:
-        """Return (names, values) of features on the rows from `known` on; ((), error text) if a feature fails."""
+        """Return (names, values) of features on the rows sent from row `known` on, or ((), error text) on failure."""
         function = self._isolated.function
         try:
             names, values = self._isolated.table.get([one if isinstance(one, str) else function(*one) for one in asked])

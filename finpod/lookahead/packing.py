@@ -1,4 +1,4 @@
-"""Pickles a strategy for another process, and reports the fitted models and the later data that it contains."""
+"""Pickles a strategy for another process. Reports its fitted models, and its data later than the start of the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from finpod.pickling import ByValue
 from finpod.records import Finding, Severity
 
 SHORTEST = 20
-"""Lists of fewer records than this are not reported, nor arrays with one row per date if there are fewer dates."""
+"""Lists of fewer records are not reported. Nor are arrays with one row per date, if the market has fewer dates."""
 
 
 class Packed(NamedTuple):
@@ -30,14 +30,14 @@ class Packed(NamedTuple):
     findings: tuple[Finding, ...] = ()
     """Findings on later data in the strategy, and on fitted models if it has no `trained_until`."""
     error: str = ""
-    """Reason why the strategy could not be pickled; in this case, `content` is empty. "" if it was pickled."""
+    """Reason why the strategy could not be pickled, so that `content` is empty; "" if the strategy was pickled."""
 
 
 def pack(root: Any, market: MarketData, first: int) -> Packed:
     """Return the pickle of a strategy for a run that starts on row `first`, and the findings on its content.
 
-    User modules are pickled by value. The market is not pickled. The findings report markets and frames with rows after
-    both the row `first` and `trained_until`, arrays with one row per date of the market, and fitted models if the
+    User modules are pickled by value. The market is not pickled. The findings report markets and tables with rows later
+    than the row `first` and than `trained_until`, arrays with one row per date of the market, and fitted models if the
     strategy has no `trained_until`. In strategies of finpod itself, only markets are reported.
     """
     packer, error = _Packer(buffer := io.BytesIO(), root, market, first), ""
@@ -58,11 +58,11 @@ class _Packer(ByValue):
         self._trained, self._trusted = until is not None, type(root).__module__.partition(".")[0] == "finpod"
         self._market, self._day = market, f"{day!s:.10}"
         self._names: dict[int, str] = {}
-        self._passed = set[int]()  # ids of parts that are not reported, because the whole object is inspected
+        self._passed = set[int]()  # ids of parts that are not reported, because the object around them is inspected
         self.findings: dict[int, Finding] = {}
 
     def persistent_id(self, value: Any) -> str | None:
-        """Return "market" for the traded market, which is not pickled; None for any other object."""
+        """Return "market" for the traded market, so that it is not pickled; None for any other object."""
         if isinstance(value, MarketData):
             if value.dates[-1] > self._until:
                 self._report("held", value, f"a market {list(value.shape)} up to {value.dates[-1]!s:.10}", market=True)
@@ -84,7 +84,7 @@ class _Packer(ByValue):
         return None
 
     def _later_data(self, value: Any) -> str:
-        """Return a description of a table with later days, or an array with one row per date; "" for other objects."""
+        """Return a description of a table with later rows or an array with one row per date; "" for other objects."""
         table, last = _as_table(value), None
         if isinstance(table, (pd.DataFrame, pd.Series)):
             self._passed.update(id(block.values) for block in table._mgr.blocks)
@@ -97,7 +97,8 @@ class _Packer(ByValue):
         return f"{what} with rows up to {last!s:.10}" if last is not None and last > self._until else ""
 
     def _has_a_row_a_session(self, table: Array) -> bool:
-        """Return True if a table has a row or column per date (or one fewer, like returns), not equal or monotone."""
+        """Return True if an axis of a table is as long as the market has dates, or one shorter (like returns).
+        Tables of equal values, and strictly monotone vectors such as row numbers, do not count."""
         sessions = self._market.shape[0]
         if sessions < SHORTEST or table.dtype.kind not in "fiub" or not {sessions, sessions - 1} & set(table.shape):
             return False
@@ -111,7 +112,8 @@ class _Packer(ByValue):
 
 
 def _as_table(value: Any) -> Any:
-    """Return a dict by day, a list of records or a table of another library as a frame, and a tensor as an array."""
+    """Return a dict by day, a list of dated records or a table of another library as a frame, and a tensor as an array.
+    Other values are returned unchanged."""
     with contextlib.suppress(Exception):  # the records of a list may differ, and not all tensors are readable
         if isinstance(value, dict) and _has_a_day([next(iter(value))]):
             return pd.DataFrame(index=pd.Index(list(value)))
@@ -124,7 +126,7 @@ def _as_table(value: Any) -> Any:
 
 
 def _has_a_day(record: Any) -> bool:
-    """Return True if a dict, list or tuple, or one nested in it, contains a day as text or as an object."""
+    """Return True if a dict, list or tuple, or one nested in it, contains a date, which may be text or a number."""
     parts = record.values() if isinstance(record, dict) else record if isinstance(record, (list, tuple)) else ()
     texts = [f"{one}" for one in parts if isinstance(one, (str, int)) and f"{one}"[:1].isdigit() and len(f"{one}") >= 8]
     objects = (isinstance(part, (date, np.datetime64, pd.Period)) for part in parts)
@@ -140,7 +142,7 @@ def _last_day(table: pd.DataFrame | pd.Series[Any]) -> np.datetime64 | None:
 
 
 def _days(axis: pd.Index) -> Array:
-    """Return the dates of an axis, as `parse_stamps` reads dates, numbers and text; empty if a label is not a date."""
+    """Return the labels of an axis as dates, read by `parse_stamps`; an empty array if they are not dates."""
     axis = pd.Index(axis.to_numpy()) if isinstance(axis.dtype, pd.ArrowDtype) else axis
     if axis.dtype.kind in "MO" or (axis.dtype.kind in "iu" and len(axis) and axis.min() > 17_000_100):
         with contextlib.suppress(TypeError, ValueError):  # also DataError

@@ -29,7 +29,8 @@ class NotRepeatable(Exception):
 
 
 def auditable_rows(market: MarketData, first: int, last: int) -> Array:
-    """Return the rows in [first, last] from the market's first bar to its last but one row; InputError if none."""
+    """Return the rows in [first, last] that can be audited: from the first bar of the market on, without its last row.
+    Raises InputError if there is no such row."""
     rows = np.arange(max(first, int(market.has_bar.any(axis=1).argmax())), min(last, len(market.dates) - 2) + 1)
     if not len(rows):
         begin, end = market.dates[[first, last]].astype("datetime64[D]")
@@ -38,8 +39,8 @@ def auditable_rows(market: MarketData, first: int, last: int) -> Array:
 
 
 def sample_rows(market: MarketData, days: int, seed: int, rows: Array) -> Array:
-    """Return a sorted sample of up to `days` of the rows. Up to half of these come just before an asset's first bar, a
-    bar after a gap, a change of membership or a missing bar, because the use of later rows is easy to detect there."""
+    """Return a sorted sample of up to `days` of the rows. Up to half of the sample comes just before an asset's first
+    bar, a bar after a gap, a change of membership or a missing bar. Use of later rows is easy to detect there."""
     require_seed(seed)
     require_number("days", days, 1, whole=True)
     if days >= len(rows):
@@ -92,7 +93,7 @@ def _difference(isolated: Isolated, feature: FeatureLike, row: int, kind: str, s
     other = market.rows(0, row + 1) if kind == CUT else with_noise_after(market, row, seed)
     size = differences(whole, _value(FeatureTable(other), feature, row), kind)
     if size.any():
-        again = _value(FeatureTable(replace(market)), feature, row)  # for a copy, `isolated.child` computes the feature
+        again = _value(FeatureTable(replace(market)), feature, row)  # a copy: computed again in `isolated.child`
         if differences(whole, again, NOISE).any():
             raise NotRepeatable(f"{market.dates[row]!s:.10}")
     return size
@@ -119,7 +120,7 @@ def differences(whole: Array, other: Array, kind: str) -> Array:
 
 
 def change_findings(market: MarketData, where: str, kind: str, rows: Array, sizes: Array) -> list[Finding]:
-    """Return one finding on the largest of the differences `sizes` [R, N] on `rows` [R]; no finding if all are 0."""
+    """Return a finding on the largest of the differences `sizes` [R, N] on the R `rows`; an empty list if all are 0."""
     leaking = np.flatnonzero(sizes.any(axis=1))
     if not len(leaking):
         return []
@@ -131,7 +132,7 @@ def change_findings(market: MarketData, where: str, kind: str, rows: Array, size
 
 
 def fill_findings(market: MarketData, rows: Array, seed: int = 0) -> list[Finding]:
-    """Return a finding for each fill (open, close) whose price stays the same if rows after the decision are noise."""
+    """Return a finding for each fill (open, close) whose price was known: it stays the same if later rows are noise."""
     findings: dict[str, Finding] = {}
     for fill, row in product(("open", "close") if market.open is not None else ("close",), rows):
         part, at = market.rows(max(row - 1, 0), min(row + 4, len(market.dates))), min(row, 1)
