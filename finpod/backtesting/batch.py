@@ -81,7 +81,7 @@ class Backtests:
 
 
 def path_of(ready: PrecomputedWeights, s: int, window: Window, terms: Terms, *, fast: bool = False) -> Path:
-    """Return the account history of strategy `s`. `fast` uses `relax`; equity agrees with `simulate` to 9 digits."""
+    """Return the account history of strategy `s`. `fast` uses `relax`: equity is that of `simulate` to 9 digits."""
     if fast:
         return relax(window.execution, window.first, window.last, ready.steps(s), terms)
     decide = ready.decisions(slice(s, s + 1))

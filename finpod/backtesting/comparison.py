@@ -26,7 +26,7 @@ from finpod.significance import Interval, expected_best, intervals
 LEVEL, RESAMPLES = 0.95, 5000
 """Confidence level and number of bootstrap samples of the intervals of differences. The seed is fixed."""
 EQUAL_WEIGHT = "equal weight"
-"""Kind of rival (a portfolio to compare runs with), like 'benchmark'. The kinds are also column names of `_curves`."""
+"""A kind of rival, a portfolio to compare runs with. The other kind is 'benchmark'. `_curves` has columns for both."""
 
 
 class Pair(NamedTuple):
@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     first: str
     second: str
     cagr: Interval | None
-    """Difference of the CAGRs. None if the accounts are equal, one fell to 0 before the end, or history is short."""
+    """Difference of the CAGRs. None for a short history, equal accounts, or an account at 0 before the end."""
     sharpe: Interval | None
     """Difference of the Sharpe ratios. None if `cagr` is None."""
     reason: str = ""
@@ -51,9 +51,9 @@ class Comparison:
     equity: pd.DataFrame
     """[n + 1, R] value of each account, rescaled to 1 at the first common close."""
     rivals: Mapping[str, pd.Series]
-    """Title -> [n + 1] values of benchmark or equal weight: 1 at the first common close with a bar, NaN without a bar.
+    """Title -> [n + 1] values of a benchmark or equal-weight portfolio, 1 at its first common bar; NaN without a bar.
 
-    The `name` of a series is 'benchmark' or 'equal weight'. If runs have several of a kind, titles name the runs."""
+    The `name` of a series is 'benchmark' or 'equal weight'. If series share a `name`, their titles list the runs."""
     figures: Mapping[str, Mapping[str, float]]
     """Run -> figure -> value: the figures of `Metrics`, excess over benchmark and equal weight, information ratio over
     equal weight, turnover, and costs as a fraction of the account at the first common close."""
@@ -66,9 +66,9 @@ class Comparison:
     risk_free: float
     """Yearly risk-free rate of all Sharpe ratios."""
     periods_per_year: float
-    """Returns per year between successive common sessions: median over the runs. Other sessions do not count."""
+    """Number of returns per year, if each return goes from a common session to the next; the median over the runs."""
     notes: tuple[ResultWarning, ...]
-    """Remarks on the window, and on benchmarks and equal-weight portfolios: codes "shortened" and "several_rivals"."""
+    """Remarks on the window (code "shortened"), and on different benchmarks or equal weights ("several_rivals")."""
 
     @property
     def warnings(self) -> list[tuple[ResultWarning, tuple[str, ...]]]:
@@ -82,7 +82,7 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Sum of `BacktestResult.candidates` over runs; runs of one `agent` count once. At least the number of runs."""
+        """Sum of `BacktestResult.candidates`, but at least the number of runs. Runs of the same `agent` count once."""
         searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
         return max(sum(searches.values()), len(self.runs))
 
@@ -125,12 +125,12 @@ def compare(
 ) -> Comparison:
     """Return a comparison of runs on their common sessions. Every curve is rescaled to 1 at the first common close.
 
-    A saved run may be given by its folder or name, as for `load_result`. A run has the name of its strategy. If
-    strategies share a name, `names` replaces it; the default is the folder names if all runs are given by folders.
-    Names that are still equal are numbered. All figures are those of the common window.
+    A saved run may be given by its folder or name, as for `load_result`. A run is named after its strategy, or by its
+    entry in `names` if several strategies have the same name. By default, `names` are the folders' names if all runs
+    are given by folders. Names that are still equal are numbered. All figures are those of the common window.
 
     Raises InputError as `load_result` does. Also raises it for fewer than two runs, an intraday run, a wrong number of
-    names, fewer than two common sessions, and an account of zero at the first of them.
+    names, fewer than two common sessions, and an account that is zero at the first common session.
     """
     runs = _named(results, names)
     if intraday := [name for name, run in runs.items() if run.is_intraday]:
@@ -215,9 +215,9 @@ def _figures(run: BacktestResult, cut: pd.DataFrame, terms: Mapping[str, Any]) -
 
 
 def _within(run: BacktestResult, dates: Any, common: pd.Index) -> Any:
-    """Return a mask of the fills between the first and the last common close.
+    """Return a mask of the fills at `dates` that lie between the first and the last close of `common`.
 
-    A fill at the close comes after that day's valuation.
+    With fills at the close, a fill comes after the valuation at the same close.
     """
     days = session_dates(pd.DatetimeIndex(dates))
     first, last = session_dates(common[[0, -1]])

@@ -42,7 +42,7 @@ _HEADING = 18
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """Return the table with its notes and warnings, as plain text without a newline at the end."""
+    """Return a comparison as plain text: its table, notes and warnings. There is no newline at the end."""
     start, end = (f"{comparison.equity.index[place]:%Y-%m-%d}" for place in (0, -1))
     returns, table = len(comparison.equity) - 1, comparison.correlation
     lines = [f"{len(comparison.runs)} runs, {start} .. {end}, {plural(returns, 'return')}", ""]
@@ -61,7 +61,7 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
-    """Return (names of the runs or "" for all, sentence, True if severe) for each note and warning, severe first."""
+    """Return (names of the runs, sentence, True if severe) for each warning, severe first; "" stands for all runs."""
     notes = [
         ("" if len(names) == len(comparison.runs) else ", ".join(names), warning_sentence(warning), warning.grave)
         for warning, names in comparison.warnings
@@ -74,7 +74,7 @@ def notes_of(comparison: Comparison) -> list[tuple[str, str, bool]]:
 
 
 def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
-    """Return setting -> value -> names of the runs with this value, for each setting of `UNFAIR` that differs."""
+    """Return setting -> value -> names of the runs with this value, for the settings in `UNFAIR` that differ."""
     settings: dict[str, dict[str, list[str]]] = {what: {} for what in UNFAIR}
     for what, groups in settings.items():
         for name, run in comparison.runs.items():
@@ -83,12 +83,12 @@ def unfair_settings(comparison: Comparison) -> dict[str, dict[str, list[str]]]:
 
 
 def figure_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Return (label, cells) of each row: a cell for each run, then for each rival. Cells may be empty."""
+    """Return (label, cells) for each row of the table: one cell per run, then one per rival. Cells may be empty."""
     return cells(ROWS, [*comparison.figures.values(), *comparison.rival_figures.values()], comparison.is_short)
 
 
 def headings(comparison: Comparison) -> list[str]:
-    """Return the heading of each run's column: the name of the run, with a mark if the figures are invalid."""
+    """Return the heading of each run's column: its name, with a mark if the audit failed or the run is in-sample."""
 
     def mark(run: BacktestResult) -> str:
         failed = run.audit is not None and run.audit.passed is False
@@ -98,7 +98,8 @@ def headings(comparison: Comparison) -> list[str]:
 
 
 def contrast(pair: Pair) -> tuple[str, str, str, str, str, str]:
-    """Return (label, CAGR difference in points, interval, Sharpe difference, interval, verdict) of a pair, as text."""
+    """Return (label, CAGR difference in points, interval, Sharpe difference, interval, verdict) of a pair, as text.
+    If the pair has no intervals, all except label and verdict are empty."""
     label = f"{pair.first} over {pair.second}"
     if pair.cagr is None or pair.sharpe is None:
         return label, "", "", "", "", f"no interval: {NO_INTERVAL[pair.reason]}"
@@ -121,7 +122,7 @@ def pairs_note(comparison: Comparison) -> str:
 
 
 def selection(comparison: Comparison) -> str:
-    """Return a text on the selection bias of choosing among these runs."""
+    """Return a text on the selection bias of choosing the best of the compared runs."""
     bias = "Choosing the best of several runs by this table is selection bias: the best run looks better than it is"
     if comparison.is_short:
         return f"{bias}."
@@ -131,7 +132,7 @@ def selection(comparison: Comparison) -> str:
 
 
 def to_json(comparison: Comparison) -> str:
-    """Return the comparison without its curves as deterministic JSON. Undefined figures are null."""
+    """Return a comparison, except for its curves, as deterministic JSON. Undefined figures are null."""
     days = comparison.equity.index
     content = {
         "start": f"{days[0]:%Y-%m-%d}",

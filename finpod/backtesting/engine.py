@@ -45,24 +45,26 @@ def backtest(
     """Run a strategy, or precomputed weights, over the sessions of [start, end] and return a `BacktestResult`.
 
     `finpod.backtest` also takes a name, file or folder of a strategy, as `load_strategy` does. The account starts with
-    `cash` at the close of the first bar. A decision sees all rows up to a close, and is filled at the next open with
-    fill='open', or at the next close with fill='close' (the default if the data have no opens). Cash earns nothing.
-    Accounts are long only. Shares are fractional unless `whole_shares` is True. A position in an asset that leaves the
-    exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
+    `cash` at the close of the first bar. A decision sees all rows up to a close. It is filled at the next open with
+    fill='open', and at the next close with fill='close'. The default is 'open' if the data have opens. Cash earns
+    nothing. Accounts are long only. Shares are fractional unless `whole_shares` is True. A position in an asset that
+    leaves the exchange becomes cash at the last price times (1 + delisting_return). `risk_free` is a yearly rate.
 
     At the fill, no weight exceeds `max_weight`, and no decision trades more than `max_turnover` of the account (buys
     plus sells), except to meet `max_weight`; see `finpod.trading.caps.within_caps`. None means the cap of the
     strategy. A trained agent has the caps of its training. Equal weight and the baselines have no caps.
 
     Precomputed weights have shape [T, N]. Row t is a decision based on the rows up to t. A row of NaN trades nothing.
-    Weights [S, T, N] are S strategies, run together and returned as `Backtests`. Weights are not copied. `fast=True`
-    simulates many sessions at once. It is several times faster, and equity agrees with fast=False to 9 digits.
+    Weights [S, T, N] are S strategies, run together and returned as `Backtests`. Weights are not copied. With
+    `fast=True`, many sessions of given weights are simulated at once, which is several times faster. Equity agrees with
+    fast=False to 9 digits.
 
-    A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. If
-    `examine` is True (None: only for trained agents), a Strategy or weights [T, N] are also compared with baselines and
-    random portfolios, and replayed at other costs and account sizes. `progress` is called with (task, fraction done).
-    The verdict is on the excess over `strategy.anchor` (default: equal weight), rebalanced every session, or every k
-    bars if `every` is k > 1. `opened`, the number of results of this window you saw, widens the verdict's interval.
+    A Strategy is audited for look-ahead bias: its decisions up to a sampled day are repeated without later data. With
+    `examine=True`, the result of a Strategy or of weights [T, N] also has baselines, random portfolios, and figures at
+    other fees and account sizes. By default, only trained agents do. `progress` is called with (task, fraction
+    done). The verdict judges growth in excess of `strategy.anchor` (default: equal weight), which is rebalanced every
+    session, or every k bars if `strategy.every` is k > 1. `opened` is the number of results of this window that you
+    have seen, including this one. It widens the interval of the verdict.
 
     Raises InputError for arguments out of range, a window of one bar, a start on or before `trained_until` (unless
     `allow_in_sample`), and `fast` with a Strategy. Raises StrategyError if a decision fails or is invalid.
@@ -133,7 +135,8 @@ def _of_weights(
 def _examined(
     result: BacktestResult, path: Path, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
-    """Add evidence to the result if `examine` (None: if the strategy is trained), unless it trades the benchmark."""
+    """Return the result with evidence if `examine` is True, or if it is None and the strategy is trained. The result of
+    a strategy that trades only the benchmark is returned unchanged."""
     wanted = run.strategy.trained_until is not None if examine is None else examine
     if not wanted or run.strategy.trades_benchmark:
         return result

@@ -26,13 +26,13 @@ class PyfolioInputs(NamedTuple):
     returns: pd.Series
     """[m] simple returns of the account, named after the strategy."""
     positions: pd.DataFrame | None
-    """[m, K + 1] value in currency of the K assets ever held, then of `cash`. None if no asset was held at a close."""
+    """[m, K + 1] value in currency of the K assets held at any close, then of `cash`. None if no asset was held."""
     transactions: pd.DataFrame | None
     """A row for each fill and delisting: `amount` (shares, negative for sells), `price`, `symbol`. None without trades.
 
     Shares and prices are adjusted, so `positions` change only by returns and by these transactions."""
     benchmark: pd.Series | None
-    """Returns of the benchmark from first to last bar; 0 in a session without a bar. None for fewer than two bars."""
+    """Benchmark returns from its first to its last bar; 0 in a session without a bar. None for fewer than two bars."""
     equal_weight: pd.Series
     """[m] returns of the point-in-time equal-weight portfolio."""
     notes: tuple[str, ...] = ()
@@ -40,9 +40,10 @@ class PyfolioInputs(NamedTuple):
 
 
 def to_pyfolio(result: BacktestResult) -> PyfolioInputs:
-    """Return the series of a result; quantstats needs their `.tz_localize(None)`. InputError if a ticker is 'cash'.
+    """Return the series of a result for pyfolio and empyrical. For quantstats, apply `.tz_localize(None)` to each.
 
-    Pass `benchmark` or `equal_weight` to pyfolio as `benchmark_rets`, to empyrical as `factor_returns`.
+    Pass `benchmark` or `equal_weight` as `benchmark_rets` (pyfolio) or `factor_returns` (empyrical). Raises
+    InputError if a ticker is 'cash'.
     """
     if "cash" in result.weights.columns:
         raise InputError("the market has a ticker 'cash', which pyfolio treats as cash; rename this ticker")
@@ -67,7 +68,7 @@ def export(
     """Write the series of `to_pyfolio(result)`, one file each, and export.json to `folder`. Return the notes.
 
     Either all files are written, or none. Equal results give equal bytes. With `overwrite`, an older export is
-    replaced. Raises InputError as `to_pyfolio` does, for another format, and if the folder cannot be written.
+    replaced. Raises InputError for a ticker 'cash', an unknown format, and a folder that cannot be written.
     """
     require_choice("format", format, get_args(Format))
     series = to_pyfolio(result)

@@ -94,7 +94,8 @@ def checksums(folder: Path) -> str:
 
 
 def run_folder(run: str | PathLike[str]) -> Path:
-    """Return the folder of a run: backtests/NAME for a bare name (./NAME if only this exists), else the path itself."""
+    """Return the folder of a run. A name without slashes means backtests/NAME, or ./NAME if only this folder exists.
+    Any other path is returned unchanged."""
     if not isinstance(run, (str, PathLike)):
         raise InputError(f"run is {run!r:.60}; pass a folder, or a name under {BACKTESTS}/", argument="run")
     path, saved = Path(run), BACKTESTS / run

@@ -32,7 +32,7 @@ DUST = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Settings shared by the results of one backtest. See `backtest` and `BacktestResult` for fields not described."""
+    """Settings that all results of a backtest share. See `backtest` and `BacktestResult` for fields without text."""
 
     strategy: Strategy
     """Strategy to run; a plain `Strategy` if weights are given."""
@@ -57,7 +57,7 @@ class Run:
 
     @cached_property
     def anchor(self) -> pd.Series:
-        """[n + 1] equity of the strategy's anchor, rebalanced every session, or every k bars if `every` is k > 1."""
+        """[n + 1] equity of the anchor, rebalanced every session, or every k bars if `strategy.every` is k > 1."""
         anchor, every = self.strategy.anchor, self.strategy.every
         return self.equal_weight if (anchor, every) == (EQUAL, 1) else self._equity_of(anchor, every)
 
@@ -76,7 +76,7 @@ class Run:
         return pd.Series(path.equity.numpy(), dates, name="anchor")
 
     def result(self, path: Path, label: str, **beside: Any) -> BacktestResult:
-        """Return the result of one account. `beside` holds more fields of the result: `variants` and `agents`."""
+        """Return the result of the account with history `path`. `beside` has the fields `variants` and `agents`."""
         window, terms, market = self.window, self.terms, self.market
         dates = dates_of(window)
         equity, trades, missed = path.equity.numpy(), _trade_log(path, window, terms), [*_unfilled(path, window, terms)]
@@ -143,7 +143,7 @@ def _benchmark_equity(market: MarketData, dates: pd.DatetimeIndex, cash: float) 
 
 
 def _trade_log(path: Path, window: Window, terms: Terms) -> pd.DataFrame:
-    """Return a row for each fill and each position that a delisting turned into cash; see `BacktestResult.trades`.
+    """Return `BacktestResult.trades`: a row for each fill, and for each position that a delisting turned into cash.
 
     Rows are sorted by bar, then by asset; a fill comes before a delisting. The position in an asset is the running sum
     of its shares. The cash is the initial cash minus the running sums of notional and cost.
@@ -177,7 +177,8 @@ def _capped(path: Path, terms: Terms) -> Iterator[ResultWarning]:
 
 
 def _unfilled(path: Path, window: Window, terms: Terms) -> Iterator[Event]:
-    """Yield an event per reason why assets not yet held were not bought, with the first such order and their count."""
+    """Yield an event for each reason why assets not yet held were not bought. The event describes the first order
+    that was not filled for this reason, and has the number of such orders."""
     wanted = path.unfilled.numpy()
     member = window.execution.member.numpy()[window.decision_rows]
     tradable = window.execution.tradable.numpy()[window.fill_rows]

@@ -76,7 +76,7 @@ _PART_NAMES = {"invested": "decisions once invested", "run": "decisions in a run
 
 
 class _Words(Formatter):
-    """`str.format` that joins lists with commas and has the format `# noun` for a number with its noun."""
+    """Formatter like `str.format` that joins lists with commas, and writes a number with its noun for `# noun`."""
 
     def format_field(self, value: Any, spec: str) -> str:
         if isinstance(value, (list, tuple)):
@@ -211,7 +211,7 @@ def reason(code: str, note: str = "") -> str:
 
 
 def unchecked(audit: Audit) -> list[str]:
-    """Return a text for each code of `Audit.unchecked`: from `UNCHECKED`, else the code with spaces for underscores."""
+    """Return the text of each code in `Audit.unchecked`; for an unknown code, the code with spaces for underscores."""
     return [UNCHECKED.get(code, code.replace("_", " ")) for code in audit.unchecked]
 
 
@@ -234,7 +234,7 @@ def format_audit(audit: Audit) -> str:
 
 
 def hurdle(candidates: int) -> str:
-    """Return text for the threshold of a deflated Sharpe ratio."""
+    """Return text for the Sharpe ratio that a result has to exceed, if it was chosen from `candidates` results."""
     return f"the best of {candidates:,} candidates without skill" if candidates > 1 else "zero"
 
 
@@ -267,7 +267,7 @@ def verdict_lines(result: BacktestResult) -> list[str]:
 
 
 def lead(candidates: int, excess: str = "the excess") -> str:
-    """Return text on what 'deflated_active_sharpe' (of `finpod.evidence.skill.evidence`) is the probability of."""
+    """Return text on the event whose probability is 'deflated_active_sharpe' (see `finpod.evidence.skill.evidence`)."""
     if candidates == 1:
         return f"the true Sharpe ratio of {excess} is above zero"
     return f"{hurdle(candidates)} would show a lower Sharpe ratio of {excess}"

@@ -54,7 +54,7 @@ def headline(result: BacktestResult) -> list[tuple[str, list[str]]]:
 
 
 def cells(rows: Sequence[Row], figures: Sequence[Mapping[str, float]], is_short: bool) -> list[tuple[str, list[str]]]:
-    """Return (label, cells) of each row, one cell for each of `figures`. A star marks yearly figures if `is_short`."""
+    """Return (label, cells) for each row. Each of `figures` is a column. If `is_short`, a star marks yearly figures."""
     star = " *" * is_short
     return [
         (row.label + star * row.yearly, [figure(own[row.key], row.kind) if row.key in own else "" for own in figures])
@@ -68,7 +68,7 @@ def short_note(returns: int) -> str:
 
 
 def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
-    """Return one line on trading costs and fills."""
+    """Return one line of text on the trading costs, the price of the fills, and the rounding of shares."""
     parts = [f"{costs.fee_bps:g} bps fee per side"]
     parts += [f"{costs.slippage_bps:g} bps slippage per side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
@@ -89,7 +89,7 @@ def spread_note(result: BacktestResult) -> str:
 
 
 def spread_line(result: BacktestResult) -> str:
-    """Return the mean and standard deviation over the variants as one line; empty without variants."""
+    """Return a line with the mean and standard deviation of figures over the variants; empty without variants."""
     if not result.spread:
         return ""
     mean, sd = result.spread["mean"], result.spread["sd"]
@@ -129,7 +129,7 @@ def evidence_lines(result: BacktestResult) -> list[str]:
 
 
 def format_result(result: BacktestResult) -> str:
-    """Return table, evidence, warnings and events as plain text, without a newline at the end."""
+    """Return a result as plain text: table, evidence, warnings and events. There is no newline at the end."""
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     lines = [f"{plain(result.strategy)}, {start} .. {end}"]
     lines += [describe_terms(result.costs, result.fill, result.whole_shares), ""]
