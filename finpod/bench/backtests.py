@@ -29,7 +29,7 @@ from finpod.trading.simulate import Terms, Window
 from finpod.weights import PrecomputedWeights
 
 DAYS, STRATEGIES, RESAMPLES = 2500, 1000, 10_000
-"""Numbers of returns (the simulated market has one session more), of strategies run at once, and of resamples."""
+"""Number of returns (one less than the sessions of the market), of strategies run at once, and of resamples."""
 FEE_BPS = 10.0
 """Fee of finpod and of vectorbt."""
 
@@ -67,7 +67,7 @@ def backtest_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def bootstrap_lines(seconds: float) -> dict[str, Any]:
-    """Return lines on the time to bootstrap Sharpe ratio, CAGR and drawdown, and their excess over another series."""
+    """Return lines on the time to bootstrap Sharpe ratio, CAGR, drawdown, and their differences between two series."""
     returns, other = np.random.default_rng(0).normal(0.0004, 0.01, (2, DAYS))
     return {
         "bootstrap seconds": shortest(lambda: intervals(returns, {"other": other}, resamples=RESAMPLES), seconds),
@@ -88,9 +88,9 @@ def report_lines(names: int, seconds: float) -> dict[str, Any]:
 
 
 def shortest(call: Callable[[], object], seconds: float) -> float:
-    """Return the shortest time of `call`, which is called for about `seconds`, at least twice, after a warm-up call.
+    """Return the shortest time, in seconds, that one call of `call` took. Other processes can only add time.
 
-    The shortest time is used because other processes can only add time.
+    After a warm-up call, the function is called for about `seconds`, and at least twice.
     """
     call()
     taken: list[float] = []

@@ -71,7 +71,7 @@ def run(
 
 
 def random_actions(spec: Spec, envs: int) -> Array:
-    """Return actions [ACTIONS, envs, A] float32, uniform in the action space."""
+    """Return random actions [ACTIONS, envs, A] float32, uniform in the action space. A is the number of controls."""
     size = ACTIONS, envs, spec.num_actions
     return np.random.default_rng(0).uniform(-spec.action_limit, spec.action_limit, size).astype(np.float32)
 
@@ -99,7 +99,7 @@ def _gymnasium_lines(name: str, spec: Spec, count: int, parallel: bool, seconds:
 
 @contextmanager
 def gymnasium_step(spec: Spec, count: int, parallel: bool = False) -> Iterator[Callable[[], Any]]:
-    """Yield a function that makes a random step in `count` Gymnasium environments, in a process each if `parallel`."""
+    """Yield a function that makes a random step in `count` Gymnasium environments, each in a process if `parallel`."""
     import gymnasium
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 

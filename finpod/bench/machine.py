@@ -29,7 +29,7 @@ from finpod.trading.execution import build_execution
 DAYS = 1000
 """Sessions of the simulated market."""
 GROUPS = 64
-"""Number of groups of accounts that trade the same days; reduced to a divisor of the number of accounts."""
+"""Largest number of groups of accounts. The accounts of a group trade the same days. All groups have equal size."""
 PANEL_NAMES, PANEL_DAYS = 200, 3400
 """Assets and sessions of the market on which features are timed."""
 LEARNING = {"env with policy": False, "train PPO": True}
@@ -91,7 +91,7 @@ def measured(
     steps: int = 1,
     of: str = "accounts",
 ) -> dict[str, Any]:
-    """Measure a function. Return two lines: steps/s of all environments; number of environments, steps and seconds.
+    """Measure the speed of a function. Return two lines: steps/s of all environments, and the sizes of the measurement.
 
     One `call` makes `steps` steps in each of `envs` environments. It is repeated for about `seconds`, after `WARM_UP`
     calls that are not measured. The device is synchronized before the clock is read.

@@ -26,7 +26,7 @@ USER = 1000
 INDEX = {False: "https://download.pytorch.org/whl/cpu", True: "https://pypi.org/simple"}
 """Package index for torch, without CUDA (False) and with CUDA (True). The builds on PyPI include CUDA's libraries."""
 LONGEST = {"RayJob": 47, "RayCluster": 53}
-"""Largest number of characters in a name. Kubernetes allows 63, and the operator adds a suffix."""
+"""Kind of manifest -> largest number of characters in a name. Kubernetes allows 63, and KubeRay adds a suffix."""
 AUTH_SINCE = (2, 52)
 """First version of Ray that has token authentication, which the manifests use."""
 LOGIN = re.compile(r"://[^/\s]*:[^/\s]*@")
@@ -174,8 +174,8 @@ def dockerfile(*, cuda: bool = False, copies: Sequence[str] = ()) -> str:
     """Return the text of a Dockerfile whose build context is the folder with pyproject.toml.
 
     The versions of Python, torch and Ray are those of this machine; `docker build --build-arg` sets others. `copies`
-    are files and folders below that folder, such as data/nasdaq100, that are copied into the image under the same
-    names. Raises InputError for a package that is not installed, and for a path that does not exist or is malformed.
+    are the files and folders, such as data/nasdaq100, that are copied from the build context into the image. Their
+    paths stay the same. Raises InputError for a package that is not installed, and for a missing or malformed path.
     """
     for path in copies:
         if not re.fullmatch(r"(?!/)(?!.*\.\.)[\w./-]+", path) or not Path(path).exists():

@@ -31,7 +31,7 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Return a line each for strategy, benchmark and equal weight: the function `of` applied to the equity [n + 1]."""
+    """Return lines for strategy, benchmark and equal weight. Their values are `of(equity)` of the equity [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 
@@ -71,7 +71,7 @@ def _drawdown(result: BacktestResult) -> Shown:
 
 
 def _relative(result: BacktestResult) -> Shown | str:
-    """Return strategy and benchmark, each divided by equal weight, minus 1, so that small differences are visible."""
+    """Return a chart of strategy / equal weight - 1 and benchmark / equal weight - 1. It shows small differences."""
     equal = result.equal_weight_equity.where(result.equal_weight_equity > 0)
     quotients = [curve / equal for curve in (result.equity, result.benchmark_equity)]
     strategy, benchmark = (quotient.to_numpy() / quotient.bfill().iloc[0] - 1 for quotient in quotients)
@@ -84,7 +84,7 @@ def _relative(result: BacktestResult) -> Shown | str:
 
 
 def _random(result: BacktestResult) -> Shown | str | None:
-    """Return bands of the random portfolios, and the strategy, all relative to the median portfolio.
+    """Return a chart of the strategy and of bands of random portfolios, all relative to the median random portfolio.
 
     The portfolios hold similar assets, so their values in currency would look alike.
     """
@@ -148,7 +148,7 @@ def _exposure(result: BacktestResult) -> Shown:
 
 
 def _turnover(result: BacktestResult) -> Shown:
-    """Return the turnover of each month, or of each day if there are at most three months."""
+    """Return a bar chart of the turnover of each month, or of each day if there are at most three months."""
     turnover = pd.Series(result.turnover.to_numpy(), session_dates(result.turnover.index))
     by_month = turnover.groupby(turnover.index.to_numpy().astype("datetime64[M]")).sum()
     unit, sums, middle, width = ("month", by_month, 14, 27.0) if len(by_month) > 3 else ("day", turnover, 0, 0.8)

@@ -16,7 +16,7 @@ from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
-"""Number of colours for runs in `PALETTE`, and line styles. Further runs repeat the colours in the next style."""
+"""Number of colours of runs in `PALETTE`, and line styles. When the colours are used up, the next style begins."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
 """Key in `PALETTE` of benchmark and equal weight -> line style."""
 WIDEST = 7
@@ -45,7 +45,7 @@ def legend_of(comparison: Comparison) -> dict[str, str]:
 
 
 def _growth(comparison: Comparison) -> Shown:
-    """Return the values of all accounts, scaled to 1 at the first common close."""
+    """Return a chart of the values of runs, benchmarks and equal weight, scaled to 1 at the first common close."""
     lines = []
     for curve in comparison.rivals.values():
         key = str(curve.name).replace(" ", "-")

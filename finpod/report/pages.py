@@ -1,4 +1,4 @@
-"""Renders pages from their parts. If a part raises an error, a line in its place says so, and the rest is rendered."""
+"""Renders pages from their parts. A part that raises an error is replaced by a line, and the rest is rendered."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def write_page(render: Callable[[], str], path: str | Path, *, overwrite: bool =
 def render_page(layout: Layout, subject: Any, called: str, *, drawn: Any = None, **shared: Any) -> str:
     """Return the page of a subject as HTML. Templates can use the `shared` values and the charts.
 
-    Charts are made from `drawn`, if given, else from the subject. A chart or section that raises an error is replaced
-    by one line, and a ReportWarning is issued. The text of the warning starts with `called`.
+    The charts show `drawn`, or the subject if `drawn` is None. A chart or section that raises an error is replaced by
+    one line, and a ReportWarning is issued. The text of the warning starts with `called`, the name of the page.
     """
     left_out: list[str] = []
     charts = {spec.name: _chart(spec, subject if drawn is None else drawn, left_out) for spec in layout.charts}

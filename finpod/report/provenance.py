@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 def members(result: BacktestResult) -> list[tuple[str, Table]]:
-    """Return (title, table) of variants (seeds or members), of agents, and of each list of agents in `result.agent`."""
+    """Return (title, table) for variants (seeds or members), agents, and each list of agents in the provenance."""
     tables = []
     if result.variants:
         tables.append((f"{who_varies(result).capitalize()} on its own over this window", _variants(result.spread)))

@@ -24,7 +24,7 @@ TOP_HOLDINGS, GAIN_ENDS = 10, 5
 """Number of assets in the table of holdings, and at each end of the table of contributions."""
 PROBABILITIES = ("probabilistic_sharpe", "deflated_active_sharpe", "minimum_years", "minimum_active_years",
                  "overfitting", "fan_beaten")  # fmt: skip
-"""Keys of `evidence` on the card of probabilities. If all their values are undefined, there is no card."""
+"""Keys of `evidence` that the card of probabilities shows. If all their values are undefined, the card is left out."""
 
 
 def render(result: BacktestResult) -> str:
@@ -66,7 +66,7 @@ def _significance(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def places(spans: pd.DataFrame) -> pd.DataFrame:
-    """Return the positions (in percent) of values [N, K] and of zero on a line from the lowest to the highest value."""
+    """Return the positions, in percent, of values [N, K] and of zero on a line that covers all of these values."""
     known = spans.where(np.isfinite(spans)).assign(zero=0.0)
     low, high = known.min().min(), known.max().max()
     room = 0.06 * ((high - low) or 1.0)  # margin at both ends
@@ -113,7 +113,7 @@ def order(sweep: Sweep) -> list[str]:
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """Return a dict: the attribution, the largest gains and losses of assets, and the number and sum of the others."""
+    """Return a dict: attribution, assets with the largest gains and losses, and the number and sum of the others."""
     gains = contributions(result)
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
     bars = places(pd.DataFrame({"low": ends.clip(upper=0), "high": ends.clip(lower=0)}))
@@ -139,7 +139,7 @@ def calendar_returns(result: BacktestResult) -> dict[str, Any]:
         return pd.Series(returns, at.astype(str))
 
     years = pd.DataFrame({name: by_year(curve) for name, curve in curves.items()})
-    for name in ("benchmark", "equal"):  # on the dates on which both have a value
+    for name in ("benchmark", "equal"):  # difference on the dates on which both curves have a value
         years[f"over_{name}"] = by_year(result.equity.where(curves[name].notna())) - years[name]
     return {"month_names": MONTHS, "months": months.reindex(columns=range(12)), "years": years}
 

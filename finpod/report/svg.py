@@ -78,7 +78,7 @@ class Shown(NamedTuple):
     lines: Sequence[Line] = ()  # in drawing order
     bar: float = 0.0  # total width of the bars at one x, in days or labels; 0 for lines
     paint: Callable[[Axes], object] | None = None  # draws more, after the lines and axes
-    legend: Sequence[str] | None = None  # keys of the legend; None: the lines' keys in `EXPLAINED`, if several
+    legend: Sequence[str] | None = None  # keys of the legend; None: keys of the lines in `EXPLAINED`, if several
     note: str = ""  # text at the end of the title
 
 

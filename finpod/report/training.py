@@ -39,7 +39,7 @@ def _score(run: Training) -> dict[str, Any]:
 
 
 def _best(run: Training) -> dict[str, Any]:
-    """Return a dict: the best trials, the metrics shown beside the scores, and the settings in which trials differ."""
+    """Return a dict with the best trials, the metrics beside their scores, and the settings in which trials differ."""
     shown, measure = run.order[:SHOWN], run.history.measure
     known = dict.fromkeys(name for trial in shown for name in trial.metrics if name != measure)
     stocks = [(name, kind) for name, kind in OF_STOCKS.items() if name in known]
@@ -92,7 +92,7 @@ def _observed(trials: Sequence[Trial], feature: str) -> float:
 
 
 def _range(trials: Sequence[Trial], name: str) -> str:
-    """Return median, minimum and maximum of a float setting; for other settings, how often each value occurs."""
+    """Return the values of a setting as text: median, minimum and maximum of floats; the count of each other value."""
     values = [trial.settings.get(name) for trial in trials]
     if all(isinstance(value, float) for value in values):
         low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))
