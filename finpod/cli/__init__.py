@@ -66,10 +66,11 @@ def _options(
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run one command line and end the process. `audit` and `submit` define their own exit codes.
+    """Run one command line and end the process. `audit` and `submit` have their own exit codes, listed in their help.
 
-    Other codes: 0: success; 1: bug; 2: usage error, FinpodError or OSError; 130: interruption; 141: the reader of
-    stdout (`| head`) has closed it. Codes 1, 2 and 130 print a line on stderr. `--debug` adds the traceback to 1 and 2.
+    Codes of other commands: 0: success; 1: bug; 2: usage error, FinpodError or OSError; 130: interruption; 141: the
+    reader of stdout, such as `| head`, has closed it. With codes 1, 2 and 130, a line is printed on stderr. With codes
+    1 and 2, `--debug` also prints the traceback.
     """
     arguments = list(sys.argv[1:] if args is None else args)
     words = [word for word in arguments if word != "--debug"]

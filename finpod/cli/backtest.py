@@ -35,7 +35,7 @@ def backtest(
     opened: Annotated[
         int,
         Option(
-            help="How many results of this window you have seen, including this one; widens the verdict's interval."
+            help="Number of results of this window you have seen, counting this one; widens the verdict's interval."
         ),
     ] = 1,
     allow_in_sample: Annotated[bool, Option("--allow-in-sample", help="Allow days of training or validation.")] = False,
@@ -118,7 +118,7 @@ def report(folder: Run, overwrite: options.Overwrite = False) -> None:
 
 def compare(
     folders: Annotated[list[str], Argument(metavar="RUN...", help="Two or more runs: folders or names in backtests/.")],
-    name: Annotated[str, Option(help="Name of the page reports/NAME.html, and its heading if given.")] = "compare",
+    name: Annotated[str, Option(help="Name of the page reports/NAME.html; if given, also its heading.")] = "compare",
     overwrite: options.Overwrite = False,
     no_report: Annotated[bool, Option("--no-report", help="Write no HTML page.")] = False,
     as_json: options.AsJson = False,

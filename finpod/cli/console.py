@@ -29,7 +29,7 @@ FIELDS = {
 }
 """Name of a field or argument -> its option, if the names differ."""
 SECTIONS = ("plan", "pods", "stop", "task")
-"""Prefixes of settings in messages, as in plan.agents. Options do not have them."""
+"""Prefixes of the names of settings in messages, such as plan in plan.agents. Options are named without them."""
 
 
 def show_json(value: Any) -> None:
@@ -65,7 +65,7 @@ def remark(text: str) -> None:
 
 
 def explain(error: BaseException, command: Any) -> tuple[str, int]:
-    """Return the text of an error and the exit code. In the text, options of the command replace names of arguments."""
+    """Return (text of an error, exit code). In the text, names of arguments are replaced by options of the command."""
     if isinstance(error, FinpodError):
         return _with_options(error, command), 2
     if isinstance(error, SystemExit):
@@ -83,7 +83,7 @@ def explain(error: BaseException, command: Any) -> tuple[str, int]:
         if (new := RENAMED.get(typed)) in known:
             return f"{typed} is now {new}", 2
         return f"no such option: {typed}; {did_you_mean(typed, known, see)}", 2
-    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic; most of their texts omit the value
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()  # of pydantic, whose texts mostly omit the value
     text = error.format_message().rstrip(".")
     rejected = f", not {faults[0]['input']!r}" if faults and faults[0]["type"] != "value_error" else ""
     return f"{text.replace('Value error, ', '', 1)}{rejected} ({see})", 2
@@ -124,7 +124,7 @@ def _with_options(error: FinpodError, command: Any) -> str:
 
 
 def say_device(name: str) -> None:
-    """Print which device 'auto' selects. Raises InputError if a GPU is requested and there is none."""
+    """If `name` is 'auto', print which device it selects. Raises InputError if `name` is 'cuda' and there is no GPU."""
     from finpod.devices import pick_device
 
     device = pick_device(name).type

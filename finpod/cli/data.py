@@ -24,7 +24,7 @@ Source = Annotated[
     str, Argument(help="A parquet or CSV file, a folder of them, a snapshot in data/ by its name, or 'sample'.")
 ]
 READING = {option: field for option, field in options.MARKET.items() if option != "market"}
-"""Options of the market for commands that have its path as an argument."""
+"""Options of the market for commands that take the path of the market as an argument, not as --market."""
 
 
 @app.command()
@@ -184,7 +184,7 @@ def _rows(market: MarketData) -> list[dict[str, Any]]:
 
 
 def _lines(fact: Any) -> Any:
-    """Return an entry of a manifest as text: one line for a dict of numbers or a list of words, else one per item."""
+    """Return an entry of a manifest for printing. A dict of numbers or a list of words becomes one line of text."""
     if isinstance(fact, dict):
         entries = [f"{key}: {_spells(value)}" for key, value in fact.items()]
         return ", ".join(entries) if all(isinstance(value, (int, float)) for value in fact.values()) else entries

@@ -115,7 +115,7 @@ def _luck(bias: SelectionBias) -> Iterator[str]:
 
 
 def show_trials(history: History, top: int, command: str = "") -> None:
-    """Print the `top` trials, then failed and restarted ones. If more have scores, print the `command` to show all."""
+    """Print the best `top` trials, then failed or restarted ones. If more trials have scores, print how to show all."""
     from finpod.tournament.leaderboard import ranked
 
     scored = [trial for trial in ranked(history.trials) if trial.state == "ended"]

@@ -36,8 +36,8 @@ def watched(
 ) -> Iterator[tuple[Any, Callable[[Scheduler], None]]]:
     """Show a live view of a tournament on stderr and write TensorBoard files to `events` while the block runs.
 
-    Yields `progress` and `watch` for `finpod.train`. Without a terminal, lines are printed. After an interruption, a
-    line names the command that resumes `run` (its log is in `storage`). The text of an EngineError names it, too.
+    Yields the arguments `progress` and `watch` of `finpod.train`. Without a terminal, progress is printed line by line.
+    After an interruption, the command that resumes `run` is printed. The text of an EngineError contains this command.
     """
     terminal, watchers = Console(stderr=True), list[Callable[[Scheduler], None]]()
     view = View() if terminal.is_terminal and not terminal.is_dumb_terminal else None

@@ -61,10 +61,10 @@ Group = dict[str, Field]
 
 
 def fields_of(module: str, name: str, options: str = "", **changed: Mapping[str, Any]) -> Group:
-    """Return fields of the dataclass `name` as options. Its source is parsed, as importing it could load torch (slow).
+    """Return fields of the dataclass `name` as options. The source of `module` is parsed, as an import may be slow.
 
-    `options` lists the fields by name, or as OPTION=FIELD if the names differ; by default all. `changed` maps an option
-    to the entries of its `Field` to replace.
+    `options` lists the fields, as FIELD, or as OPTION=FIELD if the option has another name; by default all fields.
+    `changed` maps an option to new values for entries of its `Field`.
     """
     tree = ast.parse(PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
@@ -86,12 +86,12 @@ def only(group: Group, *options: str) -> Group:
 
 
 def values_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return field -> value for a group, from the values of the options."""
+    """Return field -> value for the options of a group, given `values` by option."""
     return {field.name: values[option] for option, field in group.items() if option in values}
 
 
 def options_of(group: Group, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return option -> value for a group, from the values of the fields. The inverse of `values_of`."""
+    """Return option -> value for the options of a group, given `values` by field. The inverse of `values_of`."""
     return {option: values[field.name] for option, field in group.items() if field.name in values}
 
 
@@ -198,7 +198,7 @@ def none_or(word: str) -> str | None:
 
 
 def market_path(market: str) -> str:
-    """Return the path of `--market`. NAME means data/NAME, or ./NAME if this is a file, or if only ./NAME exists."""
+    """Return the path of `--market`. NAME means data/NAME, but ./NAME if that is a file, or if only ./NAME exists."""
     path = Path(market)
     if not market:
         raise InputError("market is empty; give a file, a snapshot or 'sample'", argument="market")

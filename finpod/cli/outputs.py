@@ -29,7 +29,7 @@ class Outputs(NamedTuple):
 
 
 def name_of(strategy: str | Path) -> str:
-    """Return the default name of a run: the strategy's name, the file's stem (and its class), or the folder's name."""
+    """Return the default name of a run: FILE for FILE.py, FILE-CLASS for FILE.py:CLASS, or the last part of a path."""
     file, _, chosen = str(strategy).rpartition(":")  # file.py:ClassName
     if file.endswith(".py"):
         return f"{Path(file).stem}-{chosen}"

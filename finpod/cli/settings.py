@@ -218,7 +218,7 @@ def _of_task(recorded: Recorded) -> dict[str, Any]:
 
 
 def _market(recorded: Recorded, typed: Collection[str]) -> dict[str, Any]:
-    """Return the recorded options of the market that were not `typed`. 'load' holds further `load_market` arguments.
+    """Return the recorded options of the market that were not `typed`. 'load' has the arguments without an option.
 
     Raises InputError for a market that was made in memory, unless the option market was typed.
     """

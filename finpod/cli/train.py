@@ -80,9 +80,10 @@ def train(
 
 
 def _settled(values: dict[str, Any], typed: set[str]) -> tuple[dict[str, Any], Recorded | None, bool]:
-    """Return (options, settings recorded in the log of a run or None, True if a run is resumed).
+    """Return (options, recorded settings, True if a run is resumed).
 
-    Options that were not typed have the values in the log of the resumed or forked run.
+    The recorded settings are in the log of the run that is resumed or forked. Options that were not typed have the
+    values in this log. A new run has no log, so its recorded settings are None.
     """
     from finpod.tournament.run_folder import driven, may_begin, recorded_of
 

@@ -39,9 +39,9 @@ class Windows:
     expanding: bool = False
     """Begin all training windows on the first training day."""
     purge: int | None = None
-    """Number of unused sessions between training and validation; by default --rebalance-every, in sessions."""
+    """Number of unused sessions between training and validation; by default the length of --rebalance-every."""
     embargo: int | None = None
-    """Number of unused sessions between validation and test; by default --rebalance-every, in sessions."""
+    """Number of unused sessions between validation and test; by default the length of --rebalance-every."""
 
 
 WINDOWS = options.fields_of("cli.walkforward", "Windows")
