@@ -109,8 +109,8 @@ def contributions(result: BacktestResult) -> pd.Series:
 def flags(result: BacktestResult) -> tuple[ResultWarning, ...]:
     """Return warnings about a degenerate policy, and about a result that is too good to be true.
 
-    A policy is degenerate if it never trades, holds almost only cash or one asset, buys and holds, keeps a constant cash
-    fraction, or copies the benchmark or equal weight. A strategy that trades only the benchmark has no such warnings.
+    A policy is degenerate if it never trades, holds almost only cash or one asset, buys and holds, keeps constant cash,
+    or copies the benchmark or equal weight. A strategy that trades only the benchmark has no such warnings.
     """
     return tuple(_flags(result))
 
