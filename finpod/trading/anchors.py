@@ -31,13 +31,13 @@ GIVEN = "anchor"
 
 
 def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) -> Tensor:
-    """Return the weights [T, N] float64 of the rule `anchor`. The mask `among` [T, N] has the assets that may be held.
+    """Return the weights [T, N] float64 of the rule `anchor` at each of T bars, for N assets.
 
-    'equal-weight' gives equal weights, and zeros in a row where no asset may be held. 'dollar-volume' gives weights in
-    proportion to the square root of the mean dollar volume of the last `rows` rows. `dollars` [T, N] is close * volume,
-    NaN where unknown; the mean is over the rows where it is known. An asset without any known dollar volume gets the
-    smallest weight of the row. If no asset has dollar volume, all get equal weights. Raises InputError if the rule
-    needs `dollars` and it is None.
+    The bool mask `among` [T, N] marks the assets that may be held; other assets get zero. 'equal-weight' gives equal
+    weights. 'dollar-volume' gives weights in proportion to the square root of the mean dollar volume of the last `rows`
+    bars. `dollars` [T, N] is close * volume, NaN where unknown. The mean is over the bars where it is known. An asset
+    without a known dollar volume in these bars gets the smallest weight at the bar. If no asset has dollar volume, all
+    get equal weights. Raises InputError for 'dollar-volume' if `dollars` is None.
     """
     equal = among / among.sum(-1, keepdim=True).clamp(min=1).double()
     if anchor == EQUAL:
@@ -65,11 +65,11 @@ def require_anchor(name: object) -> None:
 def anchor_weights(
     execution: Execution, anchor: str = EQUAL, market: MarketData | None = None, rows: slice = slice(None)
 ) -> Tensor:
-    """Return the weights [T, N] float64 of an anchor; zero except for members with a bar. Row t uses no later data.
+    """Return the weights [T, N] float64 of an anchor at each of T bars, for N assets. Row t uses only data up to bar t.
 
-    'extra:COLUMN' takes the weights from a column of `market`; only this anchor needs `market`. Its weights are checked
-    in `rows` (see `checked`). Raises InputError for an unknown name, for bad weights in the column, and for
-    'dollar-volume' if the data have no volumes.
+    Assets that are not members or have no bar get zero. The anchor 'extra:COLUMN' takes its weights from a column of
+    `market`, and checks them in the rows `rows` (see `checked`). Other anchors do not need `market`. Raises InputError
+    for an unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
     among = execution.among
@@ -84,7 +84,8 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return a known anchor's weights [N] on a view's last row. Raises InputError for bad weights or no volumes."""
+    """Return the weights [N] of the anchor with the valid name `anchor` at the last bar of a `MarketView`. Raises
+    InputError for bad weights in a column of the user, and for 'dollar-volume' if the data have no volumes."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
         return checked(torch.tensor(view.extra(column, 1)), among, anchor, np.array([view.date]))[0]
@@ -93,10 +94,10 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 
 
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
-    """Return the weights `table` [T, N], zero outside `among` [T, N].
+    """Return the user's weights `table` [T, N], set to zero outside the mask `among` [T, N] of assets that may be held.
 
-    Raises InputError if a row in `rows` has, inside `among`, a weight that is negative or not finite, weights that sum
-    to more than 1 + `SUM`, or only zeros although an asset may be held. The error names the first date with the fault.
+    After that, the rows `rows` are checked. Raises InputError, with the date, for a weight that is negative or not
+    finite, for weights that sum to more than 1 + `SUM`, and if all weights are zero although an asset may be held.
     """
     weights = table.where(among, 0.0)
     total = weights.sum(-1)
@@ -117,28 +118,29 @@ def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice
 def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
     """Return the market with `weights` [T, N] as an extra column, and the name of the anchor, 'extra:anchor'.
 
-    Row t is used from the close of t on. A frame must have the market's dates and tickers; its columns are reordered.
-    Raises InputError for another shape, values that are not numbers, and other dates or tickers.
+    Row t of `weights` is used from the close of bar t on. A frame must have the market's dates and tickers; its columns
+    are reordered. Raises InputError for another shape, values that are not numbers, and other dates or tickers.
     """
     if hasattr(weights, "columns"):
         weights = in_market_order(weights, market, "the anchor", "anchor")
     try:
         table = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        text = "the anchor has values that are not numbers; pass weights [T, N]"
+        text = "the anchor has values that are not numbers; pass a table of weights"
         raise InputError(text, argument="anchor") from error
     if table.shape != market.shape:
-        text = f"the anchor has shape {table.shape}; pass weights [T, N] = {market.shape}, in the market's order"
+        text = f"the anchor has shape {table.shape}; pass weights (dates, tickers) of the market's shape {market.shape}"
         raise InputError(text, argument="anchor")
     tables = {**market.extra.tables, GIVEN: table}
     return replace(market, extra=ExtraData(tables=tables, width=market.shape[1])), f"extra:{GIVEN}"
 
 
 def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument: str) -> pd.DataFrame:
-    """Return a frame [T, N] with its columns in the market's order.
+    """Return a frame [T dates, N tickers] with its columns in the order of the market's tickers.
 
-    Daily dates may have any time and time zone. Intraday dates with a time zone are converted to that of the market.
-    Raises InputError, which names `what`, if dates or tickers differ from the market's, and for a frame without dates.
+    The dates of daily bars may have any time and time zone. Intraday dates with a time zone are converted to the time
+    zone of the market. Raises InputError, in which `what` names the frame, if the dates or tickers differ from those of
+    the market, and if the frame has no dates.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:

@@ -12,7 +12,9 @@ LOOSE = 1e-6
 def within_caps(
     target: Tensor, current: Tensor, max_weight: float | None = None, max_turnover: float | None = None
 ) -> Tensor:
-    """Return target weights [..., N] within the caps, for accounts with the weights `current` [..., N]; both float64.
+    """Return `target`, the target weights [..., N] of N assets, after applying the caps.
+
+    `current` [..., N] are the weights that the accounts hold before trading. All weights are float64.
 
     No weight exceeds `max_weight`. The excess goes to the other assets of the target in proportion to their weights:
     the capped target is min(c * target, max_weight), where c >= 1 keeps the sum S of the target. If the target has
@@ -22,7 +24,7 @@ def within_caps(
     first. If this alone exceeds `max_turnover`, nothing else is traded. Otherwise, the weights move from there towards
     the capped target as far as `max_turnover` allows, and both caps hold to 1e-9.
 
-    None means no cap. Gradients pass. Rows of NaN, which mean no trade, stay NaN.
+    None means no cap. Gradients pass through the function. Rows of NaN, which mean no trade, stay NaN.
     """
     if max_weight is not None:
         target = _at_most(target, max_weight)
@@ -35,11 +37,11 @@ def within_caps(
 
 
 def _at_most(target: Tensor, cap: float) -> Tensor:
-    """Return min(c * target, cap) [..., N], exactly. c is chosen so that the sum of the target is kept where possible.
+    """Return min(c * target, cap) [..., N]. The factor c is chosen so that the sum of the target is kept if possible.
 
-    If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights). The solution is the smallest
-    k for which c times the largest uncapped weight is at most the cap. A weight of zero is appended so that such a k
-    always exists; for sums up to one, k is at most 1 / cap.
+    If the k largest weights are capped, c = (sum - k * cap) / (sum of the other weights), where sum is the sum of the
+    target. The solution is the smallest k for which c times the largest uncapped weight is at most the cap. A weight of
+    zero is appended so that such a k always exists. For sums up to one, k is at most 1 / cap.
     """
     total = target.sum(-1, keepdim=True)
     with torch.no_grad():

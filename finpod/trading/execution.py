@@ -1,4 +1,4 @@
-"""`Execution`: fill prices, closes and masks of a market, and the trades of a step from close to close."""
+"""`Execution`: fill prices, closes and masks of a market, and the trades in a step from one close to the next."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from finpod.trading.caps import within_caps
 from finpod.trading.ledger import Costs, Fill, cash_out, cost_of, settle
 
 Row = int | Tensor
-"""Row number: one for all accounts, or one for each account [E]."""
+"""Number of a row (bar) of the market: an int for all accounts, or a tensor [E] with a number for each account."""
 
 MONTH = 21
 """Number of sessions over which volatility and dollar volume are measured for market impact."""
@@ -25,7 +25,7 @@ UNSEEN = 0.03
 
 
 class Account(NamedTuple):
-    """Cash [...] and shares [..., N] of accounts, in adjusted units, float64."""
+    """Cash [...] and shares [..., N] of accounts in N assets, float64. Shares are adjusted for splits and dividends."""
 
     cash: Tensor
     shares: Tensor
@@ -33,14 +33,14 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """Prices and masks of a market on one device. Row t belongs to bar t of the market."""
+    """Prices and masks of T bars and N assets of a market, as tensors on one device. Row t belongs to bar t."""
 
     fill: str
-    """'open': a decision at a close is filled at the next open; 'close': at the next close."""
+    """'open': orders fill at the next open after the last bar that the decision sees; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price. If the asset is not tradable: the last close, or 1 before its first bar."""
+    """[T, N] float64 fill price. Where an asset is not tradable, its last close before, or 1 before its first bar."""
     tradable: Tensor
-    """[T, N] bool mask of the assets that have a bar with a price to fill at."""
+    """[T, N] bool mask of the assets that have a price to fill at: an open for fills at the open, else a close."""
     mark: Tensor
     """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
@@ -52,7 +52,7 @@ class Execution:
     delisted: Tensor
     """[T, N] bool mask, True for an asset in the first row after the session of its last bar."""
     factor: Tensor | None
-    """[T, N] float64 adjusted price / traded price (before adjustment), carried forward; None means 1."""
+    """[T, N] float64 adjusted price / traded price, carried forward over missing bars. None means 1 everywhere."""
     volume: Tensor | None = None
     """[T, N] float64 adjusted volume in shares, NaN where unknown; None if the data have no volumes."""
     month: int = MONTH
@@ -60,7 +60,8 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Row at which a decision's step begins, minus the last row that it sees: 0 (open fills) or 1 (close fills)."""
+        """Rows from the last row that a decision sees to the row at whose close its step begins: 0 with fills at the
+        open, 1 with fills at the close."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
@@ -93,14 +94,15 @@ class Execution:
         if costs.impact == 0:
             return None
         if self.impact is None:
-            text = f"impact is {costs.impact:g}, but it needs volumes, which the data lack; set impact to 0"
+            text = f"impact is {costs.impact:g}, but market impact needs volumes, which the data lack; set impact to 0"
             raise InputError(text, argument="impact")
         return self.impact
 
     def within(
         self, weights: Tensor, account: Account, row: Row, max_weight: float | None, max_turnover: float | None
     ) -> Tensor:
-        """Return target weights [..., N] within the caps (see `within_caps`), for `account` valued at fill prices."""
+        """Return target weights [..., N] after applying the caps, see `within_caps`. The account's present weights are
+        measured at the fill prices of the step that begins at the close of `row`."""
         if max_weight is None and max_turnover is None:
             return weights
         worth = account.shares * self.price[self.fill_row(row)]
@@ -112,9 +114,9 @@ class Execution:
     ) -> Fill:
         """Return the fill of `orders` [..., N] in the step that begins at the close of `row`.
 
-        Assets without a price at the fill are not traded. Only assets that are members in the last row that the decision
-        sees, `row` - `lag`, can be bought. With market impact, assets whose `impact` is NaN in this row are not traded.
-        `smooth` is passed to `settle`.
+        Assets without a price at the fill are not traded. The decision sees rows up to `row` - `lag`, and only assets
+        that are members in that row can be bought. With market impact, assets whose `impact` is NaN in that row are not
+        traded. `smooth` is passed to `settle`.
         """
         at, seen = self.fill_row(row), row - self.lag
         tradable, impact = self.tradable[at], self.impact_for(costs)
@@ -133,7 +135,7 @@ class Execution:
         return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
-        """Return the account at the close of `row + 1`, with delisted positions turned to cash (see `cash_out`)."""
+        """Return `account` at the close of `row + 1`: positions in delisted assets become cash (see `cash_out`)."""
         return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 
@@ -145,7 +147,7 @@ def require_market(market: Any) -> None:
 
 
 def build_execution(market: MarketData, fill: str | None = None, device: str | torch.device = "cpu") -> Execution:
-    """Return the `Execution` of a market. `fill` None is 'open' if the data have opens, else 'close'.
+    """Return the `Execution` of a market. If `fill` is None, 'open' is used for data with opens, else 'close'.
 
     Raises InputError for an unknown fill, and for 'open' if the data have no opens.
     """
@@ -160,7 +162,7 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
         before = np.vstack([np.ones_like(mark[:1]), mark[:-1]])
         tradable = market.has_bar & np.isfinite(market.open)
         price = np.where(tradable, market.open, before)
-    after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # a gap late in a day is no delisting
+    after = market.sessions[:, None] > market.last_bar.astype("datetime64[D]")  # gaps late in a day are no delistings
     delisted = after & ~np.vstack([after[:1], after[:-1]])
     delisted[0] = False
     factor = None if market.factor is None else forward_fill(market.factor, before=1.0)
@@ -172,5 +174,5 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
 
 
 def over_rows(table: Tensor, rows: int, before: float) -> Tensor:
-    """Return the mean [T, N] of the last `rows` rows; rows before the first count as `before`."""
+    """Return, for each row of `table` [T, N], the mean of the last `rows` rows. Rows before the first are `before`."""
     return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]

@@ -24,7 +24,7 @@ NEWTON = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Cost of a trade. Each side is charged separately and paid from cash at the fill."""
+    """Costs of trading. Every buy and every sale is charged, and its cost is paid from cash at the fill."""
 
     fee_bps: float = 10.0
     """Commission in basis points (1/10,000) of the traded notional."""
@@ -51,16 +51,17 @@ class Costs:
         return (self.fee_bps + self.slippage_bps) / 10_000
 
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
-        """Return the cost as a fraction of the notional traded at `price` [..., N]; a float if `per_share` is zero.
+        """Return the cost of trades at `price` [..., N], as a fraction of their notional, without market impact.
 
-        It is rate + per_share * factor / price, but at most 1. `factor`: adjusted / traded price; None means 1.
+        The fraction is self.rate + per_share * factor / price, but at most 1; a float if `per_share` is zero. `factor`
+        [..., N] is adjusted price / traded price; None means 1.
         """
         if self.per_share == 0:
             return self.rate
         return (self.rate + self.per_share * (1.0 if factor is None else factor) / price).clamp(max=1)
 
     def at_size(self, rate: Tensor | float, notional: Tensor, impact: Tensor | None) -> Tensor | float:
-        """Return `rate` plus the market impact of trading `notional` [..., N] at once; at most 1.
+        """Return the cost of trading `notional` [..., N] at once, as a fraction: `rate` plus market impact, at most 1.
 
         The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
         daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is
@@ -84,7 +85,7 @@ class Fill(NamedTuple):
     notional: Tensor
     """[...] traded notional of the fill, buys plus sells, in currency."""
     cost: Tensor
-    """[...] cost of the fill, in currency; `cost_of` gives it for each asset."""
+    """[...] cost of the fill in currency, summed over assets. `cost_of` returns the cost of each asset."""
 
 
 def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
@@ -95,8 +96,8 @@ def value(cash: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
 def orders_for(weights: Tensor, equity: Tensor, shares: Tensor, mark: Tensor) -> Tensor:
     """Return the orders [..., N] in shares that bring an account worth `equity` [...] to `weights` [..., N].
 
-    order = weight * equity / mark - shares; zero if it is below the rounding error of weight * equity / mark. A weight
-    of zero sells the whole position, to the last bit.
+    order = target - shares, where target = weight * equity / mark is the position to reach. An order of at most `DUST`
+    times the target is a rounding error and becomes zero. A weight of zero sells the whole position, to the last bit.
     """
     target = (weights.hardshrink(DUST) * equity.unsqueeze(-1)).clamp_(min=0).mul_(1 / mark)
     orders = target - shares
@@ -170,14 +171,15 @@ def cash_out(
 
 
 def times(values: Tensor, factor: Tensor | float) -> Tensor:
-    """Return values * factor, in place unless `values` have a gradient. The caller must not use `values` again."""
+    """Return values * factor. `values` is overwritten unless it has a gradient, so the caller must not use it again."""
     return values * factor if values.requires_grad else values.mul_(factor)
 
 
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (notional [...], cost [...]), summed over assets. `impact` None: no impact. `width` None: no smoothing."""
+    """Return (notional [...], cost [...]) of trades of `notional` [..., N], summed over assets. `impact` None means no
+    market impact. `width` [..., 1] is the w of `settle`; None means no smoothing."""
     total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width

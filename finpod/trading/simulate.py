@@ -17,7 +17,8 @@ from finpod.trading.execution import Account, Execution, Row
 from finpod.trading.ledger import Costs, Fill, orders_for, value
 
 Decide = Callable[[int, int, Account], Tensor | None]
-"""Function (step, row, account) -> target weights [..., N]. NaN: the account does not trade. None: no account does."""
+"""Function (step, row, account) -> target weights [..., N] of N assets; see `simulate`. An account with weights of NaN
+does not trade. If the function returns None, no account trades."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Terms:
 
     @property
     def uncapped(self) -> Self:
-        """The same settings without caps, for the portfolios that a strategy is compared with."""
+        """These terms without caps, for the portfolios that a strategy is compared with."""
         return replace(self, max_weight=None, max_turnover=None)
 
 
@@ -70,52 +71,52 @@ class Window:
 
     @property
     def dates(self) -> Array:
-        """[n + 1] dates of the closes."""
+        """[n + 1] dates of the closes before and after each of the n steps."""
         return self.market.dates[self.first : self.last + 1]
 
     @property
     def decision_rows(self) -> Array:
-        """[n] last row that each decision sees; -1 if there is no such row in the data."""
+        """[n] number of the last row that the decision of each step sees; -1 if the data have no such row."""
         return np.arange(self.first, self.last) - self.execution.lag
 
     @property
     def fill_rows(self) -> Array:
-        """[n] row of each decision's fill."""
+        """[n] number of the row at which the orders of each step fill."""
         return self.decision_rows + 1
 
 
 class Path(NamedTuple):
-    """History of accounts [...] over n steps."""
+    """History of accounts [...] in N assets over n steps. A step goes from one close to the next."""
 
     equity: Tensor
     """[n + 1, ...] equity at each close."""
     shares: Tensor
     """[n + 1, ..., N] shares at each close, before the fills at that close."""
     traded: Tensor
-    """[n, ..., N] shares bought or sold by the fill of step k."""
+    """[n, ..., N] shares bought (positive) or sold (negative) in each step."""
     cost: Tensor
-    """[n, ..., N] cost of the trades, in currency."""
+    """[n, ..., N] cost of the trades of each step, in currency."""
     turnover: Tensor
-    """[n, ...] traded notional / equity at the fill."""
+    """[n, ...] traded notional of each step, divided by the equity at its fill."""
     delisted: Tensor
     """[n, ..., N] shares turned to cash because the asset was delisted."""
     unfilled: Tensor
     """[n, ..., N] bool mask of assets with an order to buy but without a position after the fill."""
     targets: Tensor
-    """[n, ..., N] float64: weights decided at step k, within the caps; NaN without a decision."""
+    """[n, ..., N] float64 weights decided in each step, after applying the caps; NaN in a step without a decision."""
 
 
 class Session(NamedTuple):
     """One step of accounts [...], from one close to the next: a session, or a bar of an intraday market."""
 
     target: Tensor | None
-    """[..., N] decided weights, within the caps. None: there was no decision, so nothing is traded."""
+    """[..., N] decided weights, after applying the caps. None: there was no decision, so nothing is traded."""
     orders: Tensor
     """[..., N] orders in shares."""
     fill: Fill
     """Settlement of the orders."""
     turnover: Tensor
-    """[...] traded notional / equity at the fill."""
+    """[...] traded notional, divided by the equity at the fill."""
     filled: Account
     """Accounts after the fill."""
     account: Account
@@ -128,23 +129,23 @@ class Session(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """History of accounts [...] over n steps, summed over assets."""
+    """History of accounts [...] over n steps, summed over assets. A step goes from one close to the next."""
 
     equity: Tensor
     """[n + 1, ...] equity at each close."""
     turnover: Tensor
-    """[n, ...] traded notional / equity at the fill."""
+    """[n, ...] traded notional of each step, divided by the equity at its fill."""
     cost: Tensor
-    """[n, ...] costs in currency."""
+    """[n, ...] cost of the trades of each step, in currency."""
 
 
 def simulate(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Path:
-    """Return the path of accounts of shape `accounts` from the close of row `first` to that of row `last`.
+    """Return the path of accounts of shape `accounts` from the close of row `first` to the close of row `last`.
 
-    `decide(step, row, account)` returns the weights of the decision whose last visible row is `row`; `step` counts the
-    rows from the first decision. A decision without a visible row is skipped. finpod/README.md has the order of events.
+    `decide(step, row, account)` returns the target weights of the decision that sees rows up to `row`. `step` is 0 at
+    the first decision. A decision that would see no row is skipped. finpod/README.md has the order of events.
     """
     return path_from(opening(execution, terms, accounts), execution, first, last, decide, terms)[0]
 
@@ -152,7 +153,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Return (path, accounts): the path of `simulate` starting from `account`, and the accounts at the last close."""
+    """Simulate as `simulate` does, but from the accounts `account`. Return (path, accounts at the close of `last`)."""
     zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
@@ -172,7 +173,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Return equity, turnover and costs of `simulate`. Equity and turnover agree with `simulate` to the last bit."""
+    """Simulate as `simulate` does, but return totals over assets. Equity and turnover are the same to the last bit."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -188,10 +189,11 @@ def simulate_totals(
 def anchor_decisions(
     market: MarketData, execution: Execution, first: int, last: int, *, anchor: str = EQUAL, every: int = 1
 ) -> tuple[Tensor, Array]:
-    """Return the weights [T, N] of an anchor, and a mask [T] of the rows at which it is rebalanced.
+    """Return the weights [T, N] of an anchor for T rows and N assets, and a mask [T] of the rows to rebalance at.
 
-    It is rebalanced at the first row that an account of the window `first` to `last` can see, and at the first row of
-    each session. If `every` > 1, it is rebalanced at every `every`-th row instead. Raises as `anchor_weights` does.
+    The anchor is rebalanced at the first row that an account in the window from `first` to `last` can see, and then at
+    the first row of each session. If `every` > 1, it is rebalanced at that first row and at every `every`-th row from
+    there. Raises InputError in the cases of `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -209,7 +211,7 @@ def opening(execution: Execution, terms: Terms, accounts: tuple[int, ...]) -> Ac
 def sessions(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, account: Account
 ) -> Iterator[Session]:
-    """Yield the sessions that take `account` from the close of row `first` to that of row `last`."""
+    """Yield each `Session` of `account` from the close of row `first` to the close of row `last`, in order of time."""
     zeros, no_cash, seen = torch.zeros_like(account.shares), torch.zeros_like(account.cash), account
     delists = execution.delisted[first : last + 1].any(-1).tolist()
     earliest = max(first, execution.lag)
@@ -228,7 +230,8 @@ def sessions(
 
 
 def trade(execution: Execution, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
-    """Return the `Session` that trades on `weights` from the close of `row`, before delistings (`Execution.carry`)."""
+    """Return the `Session` from the close of `row` in which `account` trades on target `weights` [..., N]. Delistings
+    are not applied; `Execution.carry` applies them."""
     price = execution.price[execution.fill_row(row)]
     before = value(*account, price)
     weights = execution.within(weights, account, row, terms.max_weight, terms.max_turnover)
