@@ -81,11 +81,12 @@ SETTINGS = tuple(field.name for field in fields(TradingConfig))
 
 
 def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, anchor: Tensor | None = None) -> Tensor:
-    """Return the target weights w [..., N] float64 of an `action` z. `among` [..., N] marks assets that may be held.
+    """Return the target weights w [..., N] float64 that an `action` z gives to N assets.
 
-    'tilt': w is proportional to a exp(k tanh z), with z [..., N], a [..., N] = `anchor` (None: equal weight) and k =
-    `tilt`. The sums of w and a are equal, and z = 0 gives a. 'softmax': w = exp(z) / sum exp(z), with z [..., N + 1]
-    for assets and cash. Weights are zero outside `among`. Exponentials are float64 if z is float64 and requires grad.
+    'tilt': z is [..., N], and w is proportional to a * exp(k * tanh(z)). a [..., N] is `anchor` (None: equal weight),
+    and k is `tilt`. w has the same sum as a, and z = 0 gives a. 'softmax': z is [..., N + 1] for the assets and cash,
+    and w = exp(z) / sum exp(z). Assets outside the mask `among` [..., N], which may not be held, get zero. Exponentials
+    are computed in float64 if z is float64 and requires grad, otherwise in float32.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -104,7 +105,8 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: weights at prices `mark`, cash last; zeros if equity is zero."""
+    """Return the observed state [..., N + 1] float32: the weights of N assets at prices `mark` [..., N], and last the
+    weight of cash. If equity is zero, all are zero."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -117,9 +119,10 @@ def greedy_weights(
 ) -> Tensor:  # fmt: skip
     """Return the target weights [N] float64 of a policy's mean action for one account at one decision.
 
-    `features` [N, F] are scaled. `among` [N] bool marks the assets that may be held. `state` [N + 1] is the
-    `account_state`. `anchor` [N] float64 is None for equal weight. Only the action 'shares' uses `equity` and `price`
-    [N], to turn orders into weights (exact for fills at `price`). Prices are before adjustment for splits, 0 if no bar.
+    `features` [N, F] are the scaled features of N assets. The mask `among` [N] marks the assets that may be held.
+    `state` [N + 1] is the `account_state`. `anchor` [N] float64 is None for equal weight. Only the action 'shares' uses
+    `equity` and `price` [N], to turn orders into weights. The weights are exact if orders fill at `price`. `price` is
+    before adjustment for splits, and 0 for an asset without a bar.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Factor on array actions in [-1, 1]. The product is the logits or, for a tilt, z. |tanh z| is then at most 0.995."""
+"""Factor that turns array actions in [-1, 1] into logits, or into the z of a tilt. |tanh z| is then at most 0.995."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
-    """Gymnasium vector environment around `env`. It returns the tensors of `env`, or arrays if `numpy` is True."""
+    """Gymnasium vector environment around `env`. It returns tensors of `env`, or NumPy arrays if `numpy` is True."""
 
     def __init__(self, env: Any, observation: spaces.Space[Any], action: spaces.Space[Any], *, numpy: bool) -> None:
         self.env, self.numpy, self.num_envs = env, numpy, env.num_envs
@@ -56,7 +56,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
         return self._seen(self.env.reset(seed)), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Apply actions [E, A]. Raises InputError for a wrong shape, and for an action that is not finite."""
+        """Apply actions [E, A] to E environments. Raises InputError for a wrong shape and for values not finite."""
         step = self.env.step(self._action(actions))
         self.env.check()
         ended = step.terminated | step.truncated
@@ -90,18 +90,18 @@ class _Vector(VectorEnv[Any, Any, Any]):
 class TradingEnv(_Vector):
     """Gymnasium vector environment of E accounts in one market. Values are tensors on `device`, or NumPy arrays.
 
-    With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}: the number of a row in the table
-    `panel.features` [T, N, F], which all accounts share, and the weights at the close of that row, cash last. Actions
-    [E, A] depend on `TradingConfig.action`: z [E, N] of a tilt, logits [E, N + 1] of assets and cash, or orders [E, N]
-    from -1 to 1. Rewards are float32 [E].
+    With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}. `row` is the number of a row in the
+    table `panel.features` [T bars, N assets, F features], which all accounts share. `state` has the weights of the
+    assets at the close of that row, then that of cash. Actions [E, A] depend on `TradingConfig.action`: z [E, N] of a
+    tilt, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are float32 [E].
 
-    With `numpy`, an observation is [E, N * F + N + 1] float32: features of the row, asset by asset, then weights, cash
-    last. Actions [E, A] are clipped to [-1, 1]; z and logits are then multiplied by `REACH`. Rewards are float64 [E].
-    RecordEpisodeStatistics of Gymnasium can wrap the environment. Observation wrappers of Gymnasium cannot, because
-    episodes are reset within a step. The features are already scaled.
+    With `numpy`, an observation is [E, N * F + N + 1] float32: the scaled features asset by asset, then the weights of
+    assets and cash. Actions [E, A] are clipped to [-1, 1]; z and logits are then multiplied by `REACH`. Rewards are
+    float64 [E]. Gymnasium's RecordEpisodeStatistics can wrap the environment. Its observation wrappers cannot, because
+    episodes are reset within a step.
 
-    `start` and `end` bound the sessions traded. `scaling` scales the features. Pass the `panel.scaling` of another
-    environment, or None to fit the scaling on the sessions traded. The attribute `env` is the `MarketEnv`.
+    `start` and `end` are the first and last date to trade. `scaling` is the `panel.scaling` of another environment; if
+    it is None, the scaling is fitted on the sessions traded. The attribute `env` is the `MarketEnv`.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TradingEnv(_Vector):
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
     """One account as an ordinary gymnasium environment. The caller resets it after an episode.
 
-    The attribute `many` is a `TradingEnv` of one account, with arrays. Spaces and rewards are the same as in `many`.
+    The attribute `many` is the `TradingEnv`, with one account and NumPy arrays, whose spaces and rewards are used.
     `options` are other arguments of `TradingEnv`. The fields num_envs and start_groups of `config` are ignored.
     """
 

@@ -2,7 +2,8 @@
 
 The accounts do not move prices, so all share the market's tables. An observation has two parts: the number of a table
 row, and the `account_state` [E, N + 1] at the close of this row. The E = G * M accounts form G groups. The M accounts
-of a group are at the same row. Account e is in group e // M. Public methods use shapes [E, ...], private [G, M, ...].
+of a group are always at the same row. Account e is in group e // M. The tensors of public methods have shapes
+[E, ...], those of private methods [G, M, ...].
 """
 
 from functools import cached_property
@@ -30,7 +31,8 @@ class MarketEnv:
     The row numbers of groups are on the CPU, so delistings and ends of episodes are found without a read from the GPU.
     An action that is NaN or infinite trades nothing, and makes the next `check` raise an error. A step gives the same
     values as a backtest, to the last bit. With `compile`, steps are several times faster and agree to 1e-6; the first
-    step takes a minute, and needs a C++ compiler. `anchor` [T, N] are weights; only anchor 'extra:COLUMN' needs them.
+    step takes a minute, and needs a C++ compiler. `anchor` [T, N] are the anchor's weights at each row of the market.
+    If it is None, they are computed from `config.anchor`, which must not be 'extra:COLUMN'.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class MarketEnv:
         self.first, self.last = max(first, execution.lag), last
         if self.last - self.first < config.hold:
             bars = f"the window has {self.last - self.first} bars to trade, fewer than hold={config.hold}"
-            raise InputError(f"{bars}; choose a longer window, or decide more often")
+            raise InputError(f"{bars}; choose a longer window, or a smaller hold")
         self.num_envs, self.names = config.num_envs, execution.mark.shape[1]
         self.num_actions = self.names + (config.action == "softmax")
         self.device = execution.mark.device
@@ -78,7 +80,7 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> tuple[Step, Returns]: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | tuple[Step, Returns]:
-        """Trade on actions [E, A], advance by `hold` rows and return the step; with `grad`, also its `Returns`.
+        """Trade on actions [E, A], and advance by `hold` rows. Return the `Step`, or with `grad`, (`Step`, `Returns`).
 
         With `grad`, gradients pass from step to step until `detach` is called, and `smooth` is passed to `settle`. If a
         setting blocks the gradient, an InputError names the setting.
@@ -100,7 +102,8 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] returns of the anchor after costs, on the CPU. Return i is over the `hold` rows from row `first` + i."""
+        """[n] returns of the anchor after costs, on the CPU, for each row from which `hold` rows are left. Return i is
+        over the `hold` rows from row `first` + i."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]
@@ -177,7 +180,8 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return start rows [count]: `first`, or random with room for an episode (for a step if horizon is None)."""
+        """Return the start rows [count] of episodes: `first`, or random rows with `config.random_start`. From a random
+        row, an episode (one step if the horizon is None) fits into the window, unless the window is too short."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
@@ -208,7 +212,8 @@ class MarketEnv:
     def _mark_accounts(
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (equity at the close of `rows`, reward, mask of ruined accounts, state). `before`: the old equity."""
+        """Return (equity at the close of `rows`, reward, mask of ruined accounts, state) after a step. `before` is the
+        equity before the step, and the state is that of `account_state`."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before
@@ -224,7 +229,8 @@ class MarketEnv:
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset accounts whose episode is over. A ruined account gets its initial cash and stays at its group's row."""
+        """Reset the accounts whose episode has ended, and return the observations; `final` are those before the reset.
+        The groups marked by `over` [G] begin at a new row. Other accounts, marked by `ruined`, stay at their row."""
         again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)

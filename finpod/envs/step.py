@@ -15,16 +15,17 @@ class Observation(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of E environments. Where an episode ended, `obs` is the first observation of the next."""
+    """One step of E environments. Where an episode ended, `obs` is the first observation of the next episode."""
 
     obs: Observation
     """Observations after the step."""
     reward: Tensor
     """[E] float32 rewards."""
     terminated: Tensor
-    """[E] bool mask of episodes that ended in a final state, such as zero equity or a fall. This state has value 0."""
+    """[E] bool mask of episodes that ended in a final state (zero equity, a fall, ...). Such a state has value 0."""
     truncated: Tensor
-    """[E] bool mask of episodes cut off by a time limit or the window's end. A critic gives the last state's value."""
+    """[E] bool mask of episodes cut off by a time limit or the end of the window. A critic estimates the value of the
+    last state."""
     final_obs: Observation
     """Observations after the step and before any reset."""
 

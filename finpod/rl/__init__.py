@@ -11,7 +11,8 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that trains a policy. `groups` is `Environment.groups`, or `num_envs` if the `table` is None."""
+    """Algorithm that trains a policy. `groups` is the number of groups of environments that share a row of `table`, see
+    `Environment.groups`. If the task has no table, `table` is None and `groups` is the number of environments."""
 
     Config: Any
     """Frozen dataclass with the learner's settings. The field `num_steps` is the number of steps that each environment
@@ -19,17 +20,18 @@ class Learner(Protocol):
     bounds: ClassVar[Any]
     """Settings that the tournament may vary: name -> (lowest value, highest value)."""
     needs_gradient: bool
-    """True if the learner needs differentiable environments. By default, each stock account is then its own group."""
+    """True if environments must be differentiable. By default, each stock account then starts on its own day."""
     updates: int
     """Number of updates so far."""
 
     def __init__(self, policy: Policy, table: Table | None, groups: int, config: Any, generator: Any) -> None: ...
 
     def collect(self, env: Any) -> Any:
-        """Step the environments, and return the batch for the next update."""
+        """Step the environments, and return the batch for the next `update`."""
 
     def update(self, batch: Any, /, progress: float = 0.0) -> dict[str, Tensor]:
-        """Update the policy; return statistics as device tensors. `progress`: finished fraction of the training."""
+        """Update the policy on a batch, and return statistics as tensors on the device. `progress` is the finished
+        fraction of the training."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""

@@ -26,7 +26,7 @@ LEAST = 1e-12
 PERCENT = 100.0
 """Factor on the objective, which is optimised in percent."""
 ADAM = {"linear": (0.1, 0.1), "mlp": (0.01, 1e-8)}
-"""Network -> Adam's step size and epsilon. The large epsilon of 'linear' keeps weights with small gradients small."""
+"""Network -> (step size, epsilon) of Adam. The large epsilon of 'linear' keeps weights with small gradients small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class ScorerPolicy(AccountPolicy):
     """Policy without exploration or value function. Its action is (1 - keep) * score + keep * h.
 
     The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
-    where y is linear in the mean features of the assets (with 'mlp': in the mean outputs of the encoder). An
-    untrained policy trades towards the anchor ('tilt') or equal weights of all assets and cash ('softmax'). A decision
-    moves the mix of the assets about halfway there, and the fraction of cash almost all the way.
+    where y is linear in the mean features of the assets. With 'mlp', the outputs of the encoder replace the features.
+    An untrained policy trades towards the anchor ('tilt') or equal weights of all assets and cash ('softmax'). Each
+    decision moves the mix of the assets about halfway there, and the fraction of cash almost all the way.
     """
 
     spec: ScorerSpec
@@ -90,7 +90,7 @@ def objective_of(name: str, returns: Returns, penalty: float) -> Tensor:
     'cvar'           mean(a) - penalty / K * CVaR, the conditional value at risk (Rockafellar and Uryasev 2000). For
                      each environment, a is summed over the K steps; CVaR is minus the mean of the lowest tenth of sums
     'drawdown'       mean(a) - penalty / K * (mean over E of the maximum drawdown of the running sum of a)
-    'turnover'       mean(a) - penalty * mean(turnover). The returns are after costs; the penalty comes in addition
+    'turnover'       mean(a) - penalty * mean(turnover). The penalty comes in addition to costs, which a contains
     """
     over, net, steps = active(returns), returns.net, len(returns.net)
     if name == "log":
@@ -187,9 +187,10 @@ class APG:
             return Returns(*map(torch.stack, zip(*parts, strict=True)))
 
     def update(self, returns: Returns, progress: float = 0.0) -> dict[str, Tensor]:
-        """Take a gradient step; return statistics of the returns as device tensors.
+        """Take a gradient step, and return statistics of the returns as tensors on the device.
 
-        With `anneal_lr`, the step size falls to 0 at `progress` 1. A gradient that is not finite is set to zero.
+        `progress` is the finished fraction of the training. With `anneal_lr`, the step size falls to 0 at `progress` 1.
+        If the norm of the gradient is not finite, the gradient is set to zero.
         """
         config = self.config
         value = PERCENT * objective_of(config.objective, returns, config.penalty * PENALTIES[config.objective])

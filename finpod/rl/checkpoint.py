@@ -53,7 +53,8 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if the weights do not fit, or if `untrained` is None but only the task can build it.
+        Raises CheckpointError if the weights do not fit. If `untrained` is None, it is also raised for a policy that
+        only its task can build.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -68,13 +69,13 @@ class Checkpoint:
             reason = str(error).strip().splitlines()[-1].strip()  # torch lists one difference per line
             text = (
                 f"the weights, stored by {self.versions}, do not fit this policy ({reason}); "
-                "use the same task and package versions as in that training, or train again"
+                "use the task and the package versions of the training that stored them, or train again"
             )
             raise CheckpointError(text) from error
         return untrained.requires_grad_(False)
 
     def to_bytes(self) -> bytes:
-        """Return the content of a file. Raises InputError for a type of value that a checkpoint cannot store."""
+        """Return the checkpoint as the content of a file. Raises InputError for a value of an unsupported type."""
         buffer = io.BytesIO()
         torch.save({"format": FORMAT, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}, buffer)
         return buffer.getvalue()
@@ -85,7 +86,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Return the checkpoint in a file. No code in it is run. Raises CheckpointError if it is missing or invalid."""
+        """Return the checkpoint in a file, and run no code in it. Raises CheckpointError for a missing or bad file."""
         try:
             stored = path.read_bytes()
         except OSError as error:
@@ -113,7 +114,7 @@ def save_agents(
 ) -> None:  # fmt: skip
     """Write a folder with one file per agent. If the folder cannot be written completely, nothing is written.
 
-    The JSON file `marker` holds `content` and the names of the agents' files. `beside`: name -> content of other files.
+    The JSON file `marker` holds `content` and the names of the agents' files. `beside` has other files: name -> bytes.
     """
     with files.new_folder(folder, overwrite=overwrite) as fresh:
         names = [f"member-{i}.pt" for i in range(len(members))]
@@ -139,7 +140,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return a policy's sizes and kind as a dict. The kind 'market' is omitted, as are the sizes of the kind 'own'."""
+    """Return the sizes and the kind of a policy as a dict. Kind 'own' has no sizes. Kind 'market' is not written."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})
@@ -151,10 +152,8 @@ def versions() -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with numpy scalars as Python numbers. Raises InputError for a type that a checkpoint cannot store.
-
-    Equal strings become one object, so that equal agents give equal files.
-    """
+    """Return `value` with Python numbers in place of numpy scalars. Equal strings become one object, so that equal
+    agents give equal files. Raises InputError for a type that a checkpoint cannot store."""
     if isinstance(value, str):
         return sys.intern(value)
     if isinstance(value, dict):

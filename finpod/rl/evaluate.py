@@ -16,7 +16,8 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the mean actions [E, A]. `groups`: number of groups of environments that share a table row; None: E."""
+    """Return the policy's mean actions [E, A] for E observations. `groups` is the number of groups of environments that
+    share a table row. None: each environment is a group of its own."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -48,4 +49,4 @@ def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Ep
             env.check()
             return Episodes(total, length)
         obs = step.obs
-    raise InputError(f"an episode has not ended after {LONGEST:,} steps; the environment must end it earlier")
+    raise InputError(f"an episode has not ended after {LONGEST:,} steps; let the environment end episodes earlier")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Bound on the coefficient of the present holdings in a mean action. With 1, the scores could lose all effect."""
+"""Largest size of the coefficient of the present holdings in a mean action. At 1, a `ScorerPolicy` ignores scores."""
 SUMMARY = 3
 """Number of account features of the value head: cash, mean score of the holdings, and concentration."""
 
@@ -66,8 +66,9 @@ class Policy(nn.Module):
     kind = "own"
     """Name in `checkpoint.POLICIES`; 'own' for a policy that only its task can build."""
     acts_on_statistics = False
-    """True if actions depend on the statistics of `observe`. PPO then calls `observe` after each update, and APG before
-    each rollout, so an update uses constant statistics. If False, PPO calls it before each update, and APG never."""
+    """True if actions depend on the statistics that `observe` collects. PPO then calls `observe` after each update, and
+    APG before each rollout, so an update uses constant statistics. If False, PPO calls `observe` before each update,
+    and APG never calls it."""
 
     def encode(self, values: Tensor, among: Tensor) -> Any:
         """Return the encoder output of table rows with `values` [..., N, F]. `among` [..., N] marks usable entries."""
@@ -143,7 +144,8 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return which dimensions [..., 1, A] act: assets that may be held ('softmax': and cash); 'shares': all."""
+        """Return a bool mask [..., 1, A] of the action dimensions in use: those of the assets that may be held. With
+        'softmax', cash is also in use; with 'shares', all assets are."""
         among: Tensor = code.among
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -154,8 +156,9 @@ class AccountPolicy(Policy):
     def _holding(self, code: Any, state: Tensor) -> Tensor:
         """Return the action [..., M, N] that roughly keeps the holdings in states [..., M, N + 1] (not for 'shares').
 
-        Assets with a share a > 0 of the anchor have logits log(weight / a + 0.1), minus their mean; others have 0. With
-        'softmax' the action is the logits. Otherwise it is z with k tanh z = logit; k is `spec.tilt`, |tanh z| <= 0.99.
+        The logit of an asset with a share a > 0 of the anchor is log(weight / a + 0.1), minus the mean of these logs.
+        Other assets have logit 0. With 'softmax', the action is the logits. Otherwise, the action is the z with
+        k * tanh(z) = logit, where k is `spec.tilt`, and |tanh z| is limited to 0.99.
         """
         among, anchor = code.among.unsqueeze(-2), code.anchor
         if anchor is not None:
@@ -183,8 +186,9 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h. h is the action that keeps the holdings; with 'shares', h grows with them.
-    An untrained policy holds the anchor ('tilt'), assets and cash equally ('softmax'), or does not trade ('shares').
+    The mean action is score + inertia * h; see `Code`. h is the action that keeps the holdings; with 'shares', h grows
+    with the holdings. An untrained policy has mean actions of zero: the anchor ('tilt'), equal weights of assets and
+    cash ('softmax'), or no trade ('shares').
     """
 
     spec: PolicySpec
@@ -239,7 +243,7 @@ class DenseSpec:
 
 
 class DensePolicy(Policy):
-    """Gaussian policy and value function, each a network of two tanh layers on the normalised observation. The mean
+    """Gaussian policy and value function. Each is a network of two tanh layers on the normalised observation. The mean
     actions of an untrained policy are near zero."""
 
     spec: DenseSpec

@@ -35,8 +35,8 @@ class PPOConfig:
     update_epochs: int = 4
     """Number of passes over a rollout."""
     num_minibatches: int = 4
-    """Number of minibatches per pass, each with one optimiser step. With a table, a minibatch consists of whole groups,
-    so there are at most as many minibatches as groups. Without a table, it consists of single steps."""
+    """Number of minibatches per pass, each with one optimiser step. With a table, a minibatch has all steps of some
+    groups of environments, so there are at most as many minibatches as groups. Without a table, it has single steps."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
@@ -100,7 +100,8 @@ class PPO:
         return collect(env, self.policy, self.table, self.config.num_steps, self.generator)
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, Tensor]:
-        """Train on a rollout; return losses and mean reward as device tensors. Annealing ends at `progress` 1."""
+        """Train the policy on a rollout, and return losses and mean reward as tensors on the device. `progress` is the
+        finished fraction of the training; annealed settings are 0 at `progress` 1."""
         config = self.config
         remaining = 1 - progress
         rate = config.learning_rate * (remaining if config.anneal_lr else 1.0)
@@ -130,7 +131,8 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss` except ent_coef: [H, G, M, ...], or [1, H * E, 1, ...] without a table."""
+        """Return the arguments of `loss` except ent_coef, for H steps of G groups of M environments. They have shape
+        [H, G, M, ...] ('row': [H, G]). Without a table, all H * E steps form the second axis: [1, H * E, 1, ...]."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -165,7 +167,8 @@ class PPO:
         return (rollout.reward / (self.return_stats.var.float() + 1e-8).sqrt()).clamp(-10, 10)
 
     def standardise(self, advantage: Tensor) -> Tensor:
-        """Return advantages [H, G, M] with mean 0 and standard deviation 1. A single advantage is not changed."""
+        """Return advantages [H, G, M] with mean 0 and standard deviation 1. A single advantage is not changed. With
+        `center_days` and M > 1, the mean is 0 in each group at each step."""
         if advantage.numel() == 1:
             return advantage
         centred = self.config.center_days and advantage.shape[-1] > 1
@@ -176,10 +179,12 @@ class PPO:
         self, row: Tensor | None, state: Tensor, action: Tensor, old_log_prob: Tensor, advantage: Tensor,
         target: Tensor, ent_coef: float,
     ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-        """Return the loss and its terms for a minibatch of g groups: table rows [H, g], other arguments [H, g, M, ...].
+        """Return (loss, its terms) for a minibatch of g groups: table rows [H, g], other arguments [H, g, M, ...].
 
-        loss = -mean sum min(ratio A, clip(ratio) A) + vf_coef * mean (V - target)^2 - ent_coef * entropy per dimension.
-        The sum is over the action dimensions if `factored`; otherwise, there is one ratio, that of the whole action.
+        loss = -mean(sum(min(ratio * A, clip(ratio) * A))) + vf_coef * mean((V - target)^2) - ent_coef * mean(entropy)
+        A is `advantage`, and V is the critic's value. ratio is the new density of an action divided by the old one. If
+        `factored`, each action dimension has its own ratio, and the sum is over dimensions. Otherwise, the whole action
+        has one ratio.
         """
         code = encode_rows(self.policy, self.table, row)
         mean, value = self.policy(code, state)
@@ -207,7 +212,8 @@ class PPO:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state, with the learning rate of `config`. Raises CheckpointError on another device."""
+        """Continue from a state, but with the learning rate and weight decay of `config`. Raises CheckpointError if the
+        state was stored on another kind of device."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.optimizer.param_groups[0].update(
             lr=torch.tensor(self.config.learning_rate, device=self.device),

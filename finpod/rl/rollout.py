@@ -11,7 +11,8 @@ from finpod.rl.task import Environment, Step, Table
 
 
 class Rollout(NamedTuple):
-    """H steps of E environments, time-major. Environment e is in group e // M. The M members of a group share a row."""
+    """H steps of E environments; the first axis is time. Environment e is in group e // M. At each step, the M
+    environments of a group observe the same table row."""
 
     row: Tensor | None
     """[H, E] int64 table row of each observation. None: the task has no table."""
@@ -20,7 +21,8 @@ class Rollout(NamedTuple):
     action: Tensor
     """[H, E, A] float32 actions."""
     log_prob: Tensor
-    """[H, E, A] log density of each action dimension. An action's is their sum where `Policy.acting` is true."""
+    """[H, E, A] log density of each action dimension. The log density of an action is the sum over the dimensions that
+    `Policy.acting` marks."""
     value: Tensor
     """[H, E] critic's value of the state before the step."""
     reward: Tensor
@@ -34,14 +36,14 @@ class Rollout(NamedTuple):
 
 
 def encode_rows(policy: Policy, table: Table | None, row: Tensor | None) -> Any:
-    """Return the policy's encoder output for the table rows `row` [...]; None without a table.
+    """Return the policy's encoder output for the table rows with numbers `row` [...]; None without a table.
 
     Raises InputError if the task has a table and the observations have no row.
     """
     if table is None:
         return None
     if row is None:
-        raise InputError("the task has a table, but an observation names no row; return Observation(state, row)")
+        raise InputError("the task has a table, but an observation names no row of it; return Observation(state, row)")
     around = () if table.anchor is None else (table.anchor[row],)
     return policy.encode(table.values[row], table.among[row], *around)
 
@@ -53,7 +55,7 @@ def of_groups(row: Tensor | None, groups: int) -> Tensor | None:
 
 @torch.no_grad()
 def collect(env: Environment, policy: Policy, table: Table | None, steps: int, generator: torch.Generator) -> Rollout:
-    """Return a rollout of `steps` steps from the current state. The encoder reads each row once for a whole group.
+    """Return a rollout of `steps` steps from the current state of `env`. A table row is encoded once for a whole group.
 
     Raises InputError for an action, reward or observation that is not finite, and for wrong shapes.
     """

@@ -28,7 +28,8 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions change, zero outside `among`. None: equal weights; `encode` then gets no anchor."""
+    """[T, N] float32 weights that actions change, zero outside `among`. If it is None, actions change equal weights,
+    and `Policy.encode` is called without an anchor."""
 
 
 class Score(NamedTuple):
@@ -44,13 +45,13 @@ class Score(NamedTuple):
 class Space:
     """Settings of an agent that the tournament varies in addition to learner settings, such as the network's width.
 
-    Fresh agents draw `ranges`, `subsets`, `choices` and learner settings. Copies change `ranges` and learner settings.
+    An agent with new settings draws all of them. A mutated copy of an agent changes `ranges` and learner settings only.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
     """Value of every setting for the first agent."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Name -> (low, high) of a positive number, which is drawn log-uniformly. A mutation multiplies it by a factor."""
+    """Name -> (low, high) of a positive number, drawn log-uniformly. A mutated copy multiplies it by a factor."""
     subsets: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name -> items. The setting is a random subset of these items. None in `start` stands for all items."""
     choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class Environment(Protocol):
     num_envs: int
     """Number of environments E."""
     groups: int = 1
-    """Number of groups. Each has E / groups environments, always on the same table row. Used only with a table."""
+    """Number of groups of E / groups environments each. The environments of a group always observe the same row of the
+    table. Without a table, the number is not used."""
     differentiable: bool = False
     """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`. `detach()` must then stop
     gradients at the current step. `smooth` is the width over which kinks of the return are smoothed."""
@@ -141,7 +143,8 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return returns [n] of an unskilled policy, or None. Selected agents should differ in returns minus these."""
+        """Return the returns [n] of a policy without skill, or None. These are subtracted from the returns of agents
+        before selection compares them."""
         return None
 
     def spec(self) -> dict[str, Any]:
@@ -149,7 +152,8 @@ class Task:
         return {}
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log. A resumed run needs equal entries, except those in `tournament.setup.FREE`."""
+        """Return entries for the header of the log. A run can be resumed only with equal entries, except those in
+        `tournament.setup.FREE`."""
         return {"task": {"task": self.name, **self.spec()}}
 
     def to_shared(self) -> Any:

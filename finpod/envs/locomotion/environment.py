@@ -82,7 +82,7 @@ class LocomotionEnv:
         return Step(Observation(self._obs), reward, terminated, truncated, Observation(final))
 
     def check(self) -> None:
-        """Raise InputError for an action with NaN or a size of `HUGE` or more, FinpodError after too many failures."""
+        """Raise InputError if an action had NaN or a size of `HUGE` or more, FinpodError after too many failures."""
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:
@@ -103,7 +103,7 @@ class LocomotionEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raises CheckpointError if its observations have another shape."""
+        """Continue from a state of `state_dict`. Raises CheckpointError if its observations have another shape."""
         stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
         if stored != expected:
             text = f"the stored observations have shape {stored}, but {self.spec.gym_id} needs {expected}"
@@ -142,7 +142,8 @@ def make_locomotion(
     name: str, num_envs: int, *, seed: int = 0, device: torch.device | str = "cpu", variant: str = "standard",
     threads: int | None = None, max_failures: int = MAX_FAILURES, action_scale: float = 1.0,
 ) -> LocomotionEnv:  # fmt: skip
-    """Return the environments of a task: on MuJoCo's thread pool if `device` is the CPU, else with MuJoCo Warp.
+    """Return the `LocomotionEnv` of a task with `num_envs` worlds. The physics run on MuJoCo's thread pool if `device`
+    is the CPU, and on MuJoCo Warp otherwise.
 
     Raises InputError for an unknown task or variant, for an invalid number, and if the engine is not installed.
     """

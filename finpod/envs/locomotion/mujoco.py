@@ -33,7 +33,7 @@ def load_model(spec: Spec) -> Any:
         raise InputError(text, argument="task") from error
     except Exception as error:  # for example, the graphics library named by MUJOCO_GL is missing
         backend = os.environ.get("MUJOCO_GL", "")
-        text = f"cannot import MuJoCo with MUJOCO_GL='{backend}' ({first_line(error)}); unset it or reinstall MuJoCo"
+        text = f"cannot import MuJoCo with MUJOCO_GL='{backend}' ({first_line(error)}); unset it, or reinstall MuJoCo"
         raise InputError(text, argument="task") from error
     import gymnasium
 
@@ -51,7 +51,7 @@ def load_model(spec: Spec) -> Any:
 
 
 def describe(spec: Spec, model: Any = None) -> dict[str, str]:
-    """Return the names of the 'engine' (with its version), the 'integrator' and the 'solver' of a model as a dict."""
+    """Return a dict with the names of 'engine' (and its version), 'integrator' and 'solver' of a task's model."""
     option = (model or load_model(spec)).opt
     import mujoco
 
@@ -63,7 +63,8 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
 
 
 def threads_of(requested: int | None) -> int:
-    """Return the number of threads: `requested`, else OMP_NUM_THREADS (1 in pods on Ray), else all usable cores."""
+    """Return the number of threads to use: `requested`, unless it is None. Then it is the environment variable
+    OMP_NUM_THREADS (1 in pods on Ray) or, if this is not set, the number of usable cores."""
     return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
 
 
@@ -79,7 +80,7 @@ class Physics:
     device: torch.device
 
     def step(self) -> Tensor:
-        """Step all worlds; return [W] bool, True for worlds that failed: NaN, huge values or a memory overflow."""
+        """Step all worlds. Return a bool mask [W] of the worlds that failed: NaN, huge values or a memory overflow."""
         raise NotImplementedError
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:

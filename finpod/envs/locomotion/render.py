@@ -88,7 +88,8 @@ def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
 def draw(spec: Spec, episode: Episode, seconds: float = SECONDS) -> Film:
     """Return frames of the first `seconds` of an episode, drawn without a screen. The camera follows the body.
 
-    On Linux, tries EGL, then OSMesa. If MUJOCO_GL is set, tries only its backend. Raises InputError if none works.
+    On Linux, EGL is tried first, then OSMesa. If the environment variable MUJOCO_GL is set, only the backend that it
+    names is tried. Raises InputError if no backend works.
     """
     stride = max(1, round(1 / (RATE * episode.step)))
     shown = episode.positions[: math.ceil(seconds / episode.step) : stride]

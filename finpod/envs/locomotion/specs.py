@@ -37,7 +37,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
-    """Return a function state -> joint positions except the first `skip`, then velocities clipped at +-`limit`."""
+    """Return a function state -> joint positions without the first `skip`, then velocities clipped at +-`limit`."""
 
     def observe(state: State) -> Tensor:
         return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe(state)`, then forces on all bodies but the world, clipped at +-`limit`."""
+    """Return a function state -> `observe(state)`, then the forces on each body (not the world), within +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -55,7 +55,7 @@ def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[S
 
 
 def humanoid(state: State) -> Tensor:
-    """Return positions and velocities of joints, inertia and velocity of bodies, and the forces of the motors."""
+    """Return the observation [W, S]: joint positions and velocities, body inertias and velocities, and motor forces."""
     bodies = [state[name][:, 1:].flatten(1) for name in ("cinert", "cvel")]
     return torch.cat([joints(2)(state), *bodies, state["qfrc_actuator"][:, 6:]], -1)
 
@@ -75,14 +75,14 @@ def upright(low: float, high: float) -> Callable[[State], Tensor]:
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return [W] bool: True if the torso is above 0.7 m, its tilt below 0.2 rad, all angles and speeds below 100."""
+    """Return a bool mask [W]: torso above 0.7 m and tilted less than 0.2 rad, all angles and velocities below 100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
 
 
 def walker_healthy(state: State) -> Tensor:
-    """Return [W] bool: True if the torso is between 0.8 m and 2 m high and within 1 rad of upright."""
+    """Return a bool mask [W] of the worlds whose torso is 0.8 m to 2 m high and tilted by less than 1 rad."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     return (height > 0.8) & (height < 2.0) & (angle.abs() < 1.0)
 
@@ -125,9 +125,9 @@ class Spec:
     observe: Callable[[State], Tensor]
     """State -> observation [W, S]."""
     position: Callable[[State], Tensor] = forward
-    """State -> coordinate [W] in metres; its change per second is the speed."""
+    """State -> coordinate [W] in metres. Its change per second is the speed in the reward."""
     healthy: Callable[[State], Tensor] = always
-    """State -> bool [W]; an episode terminates in an unhealthy state (False)."""
+    """State -> bool mask [W] of healthy worlds. An episode terminates when its world is not healthy."""
     contact_cost: Callable[[State], Tensor] | None = None
     """State -> cost [W] of external forces."""
     forward_weight: float = 1.0
@@ -136,14 +136,15 @@ class Spec:
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of uniform noise on velocities of a new episode; with `qvel_normal`, standard deviation of normal noise."""
+    """Bound of the uniform noise on the velocities of a new episode. If `qvel_normal`, the noise is normal, and this is
+    its standard deviation."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
     ppo: Mapping[str, Any] = field(default_factory=dict)
     """Settings of PPO for this task, where they differ from those of the other locomotion tasks."""
     contacts: tuple[int, int]
-    """Largest numbers of contacts and constraints of a world under random actions."""
+    """Largest number of contacts and largest number of constraints that a world had under random actions."""
 
     def reward(self, state: State, action: Tensor, speed: Tensor, healthy: Tensor) -> Tensor:
         """Return the rewards [W] for unclipped actions [W, A] and forward speeds [W] in m/s."""
@@ -199,7 +200,7 @@ FULL: dict[str, dict[str, Any]] = {
     "ant": {"num_inputs": 105, "observe": with_forces(joints(2), 1), "contact_cost": ant_contact},
     "humanoid": {"num_inputs": 348, "observe": with_forces(humanoid, torch.inf), "contact_cost": humanoid_contact},
 }
-"""Task -> fields of its `Spec` in the full variant. `spec_of` also replaces `gym_options` and `reads`."""
+"""Task -> fields of its `Spec` that differ in the full variant. `spec_of` also replaces `gym_options` and `reads`."""
 EULER = ("halfcheetah",)
 """Tasks without a fast variant, because their model uses the Euler integrator, not RK4."""
 

@@ -6,8 +6,9 @@ It differs from MuJoCo on the CPU:
 - Humanoid's model uses the PGS solver, which Warp lacks. Warp uses the Newton solver instead.
 - The standard variant of Ant is a slightly different system. If a capsule stands within 30 degrees of the normal of the
   floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule. Ant's pyramidal friction cone
-  depends on them. From equal states of random motion, one step differs by more than 1e-4 in 32 % of the worlds, and by
-  at most 0.03 (metres, radians); the median is 1e-7. With an elliptic cone in both engines, the maximum is 4e-7.
+  depends on them. After one step from equal states of random motion, positions of the two engines differ by more than
+  1e-4 in 32 % of the worlds, and by at most 0.03 (metres, radians). The median difference is 1e-7. If both engines use
+  an elliptic cone, the largest difference is 4e-7.
 
 The numbers were measured on Warp's CPU device. The CUDA graphs, and their tests (test_warp.py), have not run on a GPU.
 """
@@ -54,7 +55,7 @@ def load_for_warp(spec: Spec) -> Any:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Return the names of the 'engine' (with version and precision), 'integrator' and 'solver' as a dict."""
+    """Return a dict with the names of 'engine' (and its version and precision), 'integrator' and 'solver' of a task."""
     model, (_, mujoco_warp) = load_for_warp(spec), packages(spec)
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
@@ -135,10 +136,8 @@ class WarpPhysics(Physics):
         return self._warp.ScopedDevice(str(self.device))
 
     def _prepared(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return `work` bound to the device; on a GPU, as a CUDA graph that runs on torch's stream.
-
-        On a GPU, `work` runs once before the capture, so that its kernels are compiled.
-        """
+        """Return a function that does `work` on the device. On a GPU, this is a CUDA graph that runs on torch's stream,
+        and `work` runs once before the graph is captured, so that its kernels are compiled."""
         warp = self._warp
         if self.device.type != "cuda":
 
