@@ -16,21 +16,21 @@ SCORES = {
     "sharpe": "Sharpe ratio on the validation days, net of costs",
     BOUND: "information ratio over the baseline on the validation window, net of costs, less its standard error",
 }
-"""Metric by which agents are ranked -> its description. Other metrics are described by their name."""
+"""Metric by which agents are ranked -> description of the metric. Other metrics are described by their name."""
 FEW = 4
 """Smallest number of trials for which the probability of overfitting is computed."""
 ROOM = 2.5e8
-"""Largest memory, in bytes, to compute the probability of overfitting. Returns are cut into blocks. Each combination
-of half of the blocks needs about 50 bytes per trial."""
+"""Largest memory, in bytes, for computing the probability of overfitting. Returns are cut into blocks for this. Each
+choice of half of the blocks needs about 50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
-    """Expected effect of selecting the best trial; NaN where undefined.
+    """Expected effect of selecting the best trial. Undefined figures are NaN.
 
     `trials` is the number of trials with a score; `best`, `mean` and `sd` (ddof 1) describe their scores. `expected` is
-    the expected best score of the same number of trials without skill; NaN if no trial has returns. `alike` is the
-    expected best score of the same number of trials that all have the skill `mean`.
-    `overfitting` is the probability that the best trial on half of the periods is below the median on the other half.
+    the expected best score of as many trials without skill; NaN if no trial has returns. `alike` is the expected best
+    score of as many trials that all have the skill `mean`. `overfitting` is the probability that the trial that is best
+    on half of the periods is below the median of all trials on the other half.
     """
 
     trials: int
@@ -68,7 +68,7 @@ def _overfitting(trials: Sequence[Trial]) -> float:
 
 
 class Branch(NamedTuple):
-    """An agent in the lineage: number of its ancestors among the trials, name, and trials sorted by level."""
+    """An agent in the lineage: number of its ancestors (`depth`), name, and its trials sorted by round."""
 
     depth: int
     agent: str
@@ -76,7 +76,7 @@ class Branch(NamedTuple):
 
 
 def differing(trials: Sequence[Trial]) -> list[str]:
-    """Return the names of settings in which trials differ, in the order in which the trials list them."""
+    """Return the names of the settings in which trials differ, in the order of `Trial.settings`."""
     settings = [trial.settings for trial in trials]
     names = dict.fromkeys(name for one in settings for name in one)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]

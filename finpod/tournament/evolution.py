@@ -1,4 +1,4 @@
-"""`Evolver`: population based training (Jaderberg et al. 2017). Chooses which agent trains next, and its settings."""
+"""`Evolver`: population based training (Jaderberg et al. 2017). It chooses which agents train, and their settings."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,16 +12,16 @@ from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
 
 PERTURB = (0.8, 1.25)
-"""A mutated copy multiplies each setting that it changes by one of these factors."""
+"""Factors of mutation. A mutated copy multiplies each setting that it changes by one of them, drawn at random."""
 FEWEST = 3
 """Smallest size of a subset (of features, for example) that an agent with new settings draws."""
 HORIZONS = ("gamma", "gae_lambda")
-"""Settings x for which 1 - x is drawn and changed instead of x."""
+"""Discount settings x. For these, 1 - x is drawn log-uniformly and multiplied by factors, instead of x."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evolver:
-    """Draws the next agents. A draw depends only on settings and on earlier trials, so a log is enough to repeat it."""
+    """Draws the next trials. A draw depends only on settings and earlier trials, so a log is enough to repeat it."""
 
     seed: int
     config: Any
@@ -33,7 +33,7 @@ class Evolver:
     learner: str = LEARNER
 
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
-        """Return the trials of a round. In the first round all agents are untrained.
+        """Return the trials of the round `level`. In the first round, all agents are untrained.
 
         In later rounds, the better half continues. Each agent of the other half is replaced by a mutated copy of a
         better agent, or by an untrained agent with new settings, which trains for the steps of all rounds so far.
@@ -59,10 +59,11 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        First, `agents` agents begin, with settings from `begin`. Then the trials that ended or failed at a level are
-        ranked. The better half (rounded down) continue to the next level, and each is copied once. The highest level
-        comes first. If no trial is due, a new agent begins. It gets fresh settings with probability `restart_rate`, or
-        else mutated settings of an ended trial, which is drawn with weights n (best) to 1 (worst).
+        First, `agents` agents begin, with settings from `begin`. Then the trials that ended or failed at a level (a
+        round) are ranked. Each trial in the better half (rounded down) is due to continue to the next level, and to be
+        copied once. Trials of the highest level come first. If no trial is due, a new agent begins. With probability
+        `restart_rate`, it gets fresh settings. Otherwise, it gets mutated settings of one of the n ended trials, which
+        is drawn with weights n (best) to 1 (worst).
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -80,14 +81,15 @@ class Evolver:
         return self._trial(number, 1, self.copy(like, index, random).to_dict())
 
     def begin(self, index: int, random: np.random.Generator) -> Settings:
-        """Return the settings of an untrained agent: `config` for the first, else a changed `config` or new ones."""
+        """Return the settings of an untrained agent. The first agent (`index` 0) gets `config`. Other agents get fresh
+        settings with probability `restart_rate`, or else `config` changed by `vary`."""
         if index and random.random() < self.restart_rate:
             return self.fresh(index, random)
         config = vary(self.config, self._bounds(), random) if index else self.config
         return self._agent(index, config, self.space.start)
 
     def fresh(self, index: int, random: np.random.Generator) -> Settings:
-        """Return fresh settings. Settings with bounds are drawn log-uniformly; subsets and choices, uniformly."""
+        """Return new random settings. Those with bounds are drawn log-uniformly, subsets and choices uniformly."""
         space = self.space
         drawn = {name: _between(name, *bounds, random) for name, bounds in self._bounds().items()}
         task = dict(space.start)
@@ -99,7 +101,7 @@ class Evolver:
         return self._agent(index, replace(self.config, **drawn), task)
 
     def copy(self, trial: Trial, index: int, random: np.random.Generator) -> Settings:
-        """Return the settings of a mutated copy: each setting that has bounds changes by a factor in `PERTURB`."""
+        """Return the settings of a mutated copy of an agent. Settings with bounds change by factors in `PERTURB`."""
         parent = Settings.from_dict(trial.agent_settings)
         moved = {
             name: float(np.clip(parent.task.get(name, self.space.start[name]) * random.choice(PERTURB), *bounds))
@@ -117,7 +119,8 @@ class Evolver:
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """Return a trial that continues `parent` or a copy of it; untrained if `parent` is None or has failed."""
+        """Return a trial that continues `parent`, or with `copied`, a copy of `parent`. If `parent` is None or has
+        failed, the trial starts untrained."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
@@ -133,10 +136,8 @@ class Evolver:
 
 
 def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
-    """Return the settings of a learner, with each setting in `bounds` changed by a random factor, within its bounds.
-
-    If a setting of the user lies outside its bounds, the bounds are extended to it.
-    """
+    """Return `config` with each setting in `bounds` changed by a random factor in `PERTURB`, but within its bounds. If
+    a setting of `config` lies outside its bounds, the bounds are extended to it."""
     changes: dict[str, Any] = {}
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
@@ -153,7 +154,8 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield per level, highest first, (trial, False) for trials to continue, then (trial, True) for those to copy."""
+    """Yield (trial, False) for each trial of the highest level to continue, then (trial, True) for each to copy. Then
+    do the same for the next lower level, and so on."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

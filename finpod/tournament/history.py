@@ -28,11 +28,11 @@ class History:
     finished: bool
     """True if the output of the run was written."""
     logs: tuple[TrialLog, ...]
-    """One log for each seed. If the task has a baseline, its returns are subtracted from the returns of the trials."""
+    """One log for each seed. If the task has a baseline, its returns were subtracted from the returns of the trials."""
     notes: tuple[str, ...] = ()
     """Remarks on the run, as sentences."""
     figures: tuple[Mapping[str, Any], ...] = ()
-    """Rows with 'agent', 'window' and metrics, for the ensemble and its members; empty without an ensemble."""
+    """Table rows with 'agent', 'window' and metrics, for the ensemble and its members; empty without an ensemble."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -41,7 +41,7 @@ class History:
 
     @property
     def task(self) -> Mapping[str, Any]:
-        """Entry 'task' of the last header."""
+        """Name and settings of the task, from the last log; empty if they were not logged."""
         return self.logs[-1].header.get("task", {}) if self.logs else {}
 
     @property
@@ -61,7 +61,7 @@ class History:
 
 
 def read_history(run: str | Path) -> History:
-    """Return the history of a run. `run` is its output folder OUT, the folder OUT.unfinished or the storage's URL.
+    """Return the history of a run. `run` is its output folder OUT, the folder OUT.unfinished or the URL of its storage.
 
     Raises InputError if there is no run or no trial yet, and CheckpointError if a log is damaged or of another format.
     """
@@ -90,14 +90,16 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return a dict, name of log -> seed, sorted by seed. Logs of an unfinished run hide those of a finished run."""
+    """Return the logs in a place as a dict, name -> seed, sorted by seed. If it has logs of an unfinished run, return
+    only these."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name`. `Trial.kept` is set from `kept`, and the baseline's returns are subtracted."""
+    """Return the log `name`. `kept` has (agent, level) of the selected trials. The baseline's returns are subtracted
+    from those of the trials."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

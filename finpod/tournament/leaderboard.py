@@ -74,14 +74,14 @@ ENTRIES = {
     "source": "source",
     "copied": "copied",
 }
-"""Entry of a 'draw' record of the log -> field of `Trial` that stores it."""
+"""Name of an entry in a 'draw' record of the log -> name of the field of `Trial` with the same value."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
     """Training of one agent for one round, and its validation.
 
-    The `Evolver` draws trials. The log records each draw, and then the trial's progress, which `after` adds to it.
+    The `Evolver` draws trials. The log records each draw, and then the progress of the trial; see `after`.
     """
 
     run: int = 0
@@ -125,7 +125,7 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings except the agent's name and seed. If 'features' is None, the agent uses all features."""
+        """Settings of learner and task, without the agent's name and seed. None for 'features' means all features."""
         values = {**self.agent_settings["config"], **self.agent_settings}
         return {name: value for name, value in values.items() if name not in ("agent_id", "seed", "config")}
 
@@ -135,11 +135,11 @@ class Trial:
         return self.steps - self.start if self.steps else 0
 
     def to_record(self) -> dict[str, Any]:
-        """Return the trial as an entry of a 'draw' record."""
+        """Return the trial as plain values for a 'draw' record of the log."""
         return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
 
     def after(self, record: Mapping[str, Any]) -> Trial:
-        """Return the trial updated by a record of a kind in `OF_TRIAL`. A null score or metric becomes NaN."""
+        """Return the trial after the event in a log record about it (kinds: `OF_TRIAL`). A null metric becomes NaN."""
         kind = record["kind"]
         if kind == "lost":
             return replace(self, lost=(*self.lost, Loss(record["reason"], record["at"])))
@@ -160,19 +160,19 @@ class Trial:
 
 
 OF_TRIAL = ("checkpoint", "lost", "submit", "failed")
-"""Kinds of records about a single trial."""
+"""Kinds of log records about a single trial."""
 
 
 @dataclass(eq=False)
 class Leaderboard:
-    """All trials of a tournament, by number. `run` is the seed of the tournament."""
+    """All trials of a tournament, ordered by number. `run` is the seed of the tournament."""
 
     run: int = 0
     trials: list[Trial] = field(default_factory=list)
 
     @property
     def log(self) -> list[Trial]:
-        """Trials that ended or failed, by number."""
+        """Trials that ended or failed, ordered by number."""
         return [trial for trial in self.trials if trial.state != "open"]
 
     @property
@@ -182,7 +182,7 @@ class Leaderboard:
 
     @property
     def taken(self) -> set[tuple[int | None, bool]]:
-        """Pairs (source, copied) of all trials: which checkpoints were already continued (False) or copied (True)."""
+        """Pairs (source, copied) of all trials. They show which checkpoints were already continued or copied."""
         return {(trial.source, trial.copied) for trial in self.trials}
 
     def take(self, record: Mapping[str, Any]) -> None:
@@ -195,17 +195,18 @@ class Leaderboard:
         elif record["kind"] in OF_TRIAL:
             number = record["trial"]
             if self.trials[number].state != "open":
-                raise FinpodError(f"trial {number} has ended already")
+                raise FinpodError(f"trial {number} has ended, but the log has a later record of it; restore a copy")
             self.trials[number] = self.trials[number].after(record)
 
     def best(
         self, count: int, base: Array | None = None, alike: float = ALIKE, without: Collection[int] = ()
     ) -> list[Trial]:
-        """Return up to `count` of the best `BOARD` trials, one for each agent, best first.
+        """Return up to `count` of the best `BOARD` trials, at most one of each agent, best first.
 
-        `base` [n] are the validation returns of the baseline. An agent whose returns minus `base` correlate by more
-        than `alike` with those of a selected agent is selected only if too few others are left. Without `base`, only
-        the rank counts. Trials with numbers in `without` are left out. Raises FinpodError if no trial is left.
+        `base` [n] are the validation returns of the baseline, which are subtracted from the returns of trials. A trial
+        whose difference correlates by more than `alike` with that of a better selected trial is selected only if
+        there are fewer than `count` others. Without `base`, only the rank counts. Trials with numbers in `without` are
+        left out. Raises FinpodError if no trial is left.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:

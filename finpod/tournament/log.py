@@ -13,7 +13,7 @@ from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
 AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
-"""Names of the last checkpoint of a finished trial and of an unfinished trial; {} is the number of the trial."""
+"""Names of the files with the last checkpoint of a trial, finished or unfinished; {} is the number of the trial."""
 
 
 class TrialLog:
@@ -40,7 +40,7 @@ class TrialLog:
         self.end = ""
         """Reason in the last 'end' record: a stop rule or 'all trials done'. Empty if there is no such record."""
         self.notes: list[str] = []
-        """Sentences on settings that changed when the tournament was resumed or forked."""
+        """A sentence for each setting that changed when the tournament was resumed or forked."""
         self.count = 0
         """Number of records."""
         try:
@@ -75,7 +75,7 @@ class TrialLog:
             self.board.take(record)
 
     def append(self, kind: str, **values: Any) -> None:
-        """Write a record to the log, then apply it. Raises InputError if it cannot be written."""
+        """Write a record to the log, then update the attributes. Raises InputError if the record cannot be written."""
         record = {"n": self.count, "kind": kind, **values}
         text = to_json_line(record)
         if self.torn:  # remove the last line; at a URL, each line is a file of its own
@@ -88,7 +88,7 @@ class TrialLog:
 
 
 def _parsed(content: bytes, where: str) -> tuple[list[dict[str, Any]], int]:
-    """Return (records, number of bytes) of a log, without an incomplete last line."""
+    """Return (records, number of their bytes) in the `content` of a log. An incomplete last line is left out."""
     records: list[dict[str, Any]] = []
     sound, lines = 0, content.splitlines(keepends=True)
     for i, line in enumerate(lines):
@@ -133,7 +133,8 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return possible places of a run: `storage`, the URL `run`, or RUN and RUN.unfinished, here and in strategies/."""
+    """Return the places where a run may be: only `storage` if it is given, or only `run` if it is a URL. Otherwise, the
+    folders RUN and RUN.unfinished, and if RUN is a name without a folder, also those in strategies/."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

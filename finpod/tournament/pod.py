@@ -78,14 +78,14 @@ class Pod:
                 self.learner.load_state_dict(learner | {"generator": generator.get_state()})
 
     def train(self, until: int, total: int) -> Iterator[dict[str, torch.Tensor]]:
-        """Train up to `until` steps; yield the losses of each update as tensors. Annealing ends at `total` steps."""
+        """Train up to `until` environment steps; yield the losses of each update. Annealing ends at `total` steps."""
         while self.steps < until:
             losses = self.learner.update(self.learner.collect(self.env), min(self.steps / total, 1.0))
             self.steps += self.setup.num_envs * int(self.settings.config.num_steps)
             yield losses
 
     def checkpoint(self) -> Checkpoint:
-        """Return the checkpoint of the agent in its present state."""
+        """Return a checkpoint of the agent and its environments in their present state."""
         return Checkpoint(
             policy_spec=spec_of(self.policy),
             weights={name: tensor.detach().cpu().clone() for name, tensor in self.policy.state_dict().items()},
@@ -100,7 +100,7 @@ class Pod:
 
 
 def run_slice(setup: TournamentSetup, piece: Slice) -> Trained:
-    """Train the agent of a slice and return the result."""
+    """Train the agent of a slice, and return the result. If the slice is the last of its trial, validate the agent."""
     start = None
     if piece.start is not None:
         start = Checkpoint.from_bytes(piece.start, f"the checkpoint of {piece.settings.agent_id}")

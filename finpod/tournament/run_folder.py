@@ -1,7 +1,7 @@
 """`RunFolder`: the folder or URL of an unfinished run. One driver at a time begins, resumes, forks and finishes a run.
 
 A driver is a process that trains the agents of a run. The log records all settings, so that a run can be resumed by its
-name alone. The header of the log has the settings that make agents comparable; the entry 'run' has the other settings.
+name alone. Agents are comparable if the settings in the header of the log are equal. The entry 'run' has the rest.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from finpod.tournament.log import NAME, TrialLog, begun_logs, differences, place
 from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, TournamentSetup
 
 LEASE = 120.0
-"""Age in seconds from which a lock file that states its time is ignored; see `lock`."""
+"""Age in seconds from which a lock file with a time stamp is ignored; see `lock`."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""Entries of a header: the hash of the bars up to the end of validation; the training and validation windows."""
+"""Names of header entries: the hash of the bars up to the end of validation; the training and validation windows."""
 
 
 class RunFolder:
@@ -54,8 +54,8 @@ class RunFolder:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, if there is no run to resume, or if
         the run is in a folder on this machine that cannot be written.
 
-        The `setups` (one for each tournament) must include all seeds of a resumed or forked run. Plan and learner may
-        differ only as `refuse_changes` allows.
+        `setups` has the setup of each tournament. They must include all seeds of a resumed or forked run, and their
+        plans and learners may differ only as `refuse_changes` allows.
         """
         begun = self.begun()
         if fork is not None:
@@ -74,7 +74,7 @@ class RunFolder:
             source.require_setups(setups, forked=fork is not None, complete=False)
 
     def require_setups(self, many: Sequence[TournamentSetup], *, forked: bool, complete: bool = True) -> None:
-        """Raise InputError if the run cannot be resumed or forked with `many`. If not `complete`, ignore the task."""
+        """Raise InputError if the setups `many` cannot resume or fork the run. Compare tasks only if `complete`."""
         setups = {one.plan.seed: one for one in many}
         for name, seed in begun_logs(self.store).items():
             if seed not in setups:  # its tournament would never be finished
@@ -91,7 +91,7 @@ class RunFolder:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
         An earlier run is removed unless it is resumed. With `fork`, the run `fork` is copied first. After an error, the
-        run is kept, but a FinpodError other than EngineError removes a new or forked run without progress.
+        run is kept. Only a new or forked run without progress is removed, after a FinpodError other than EngineError.
         Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
@@ -125,7 +125,7 @@ class RunFolder:
         self.clear()
 
     def _copy(self, fork: RunFolder) -> None:
-        """Copy another run. Logs are copied first, so that each agent that they name is copied."""
+        """Copy the run `fork`. Each log is copied before its agents, so that every agent that it names is copied."""
         for name in begun_logs(fork.store):
             self.store.write(name, fork.store.read(name))
             for folder in ("agents", "checkpoints"):
@@ -208,7 +208,7 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments with which `train` resumes a run: its place as `storage`, or else its output folder `out`.
+    """Return the arguments with which `train` resumes a run: `storage` (its place), or `out` (its output folder).
 
     The place is returned if it is a URL or the storage `recorded` in the log, or if `out` is given. Otherwise, the run
     is in OUT.unfinished, and OUT is returned as `out`. Raises InputError if its folder does not end in '.unfinished'.
@@ -230,7 +230,7 @@ def open_log(
 ) -> tuple[TrialLog, list[str]]:
     """Return (the log of a tournament, sentences on the settings that changed since the last driver).
 
-    If the log is new, or if the header or `origin` (see `Recorded`) has changed, both are logged as a record 'begin'.
+    `header` and `origin` (see `Recorded`) are logged as a record 'begin' if the log is new, or if they have changed.
     Raises InputError for a change that is not allowed; see `refuse_changes`.
     """
     log = TrialLog(store, run=header["plan"]["seed"])
@@ -247,7 +247,7 @@ def open_log(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as plain JSON values, in the form in which a log returns them."""
+    """Return `values` converted to JSON and back, which makes them comparable with those read from a log."""
     plain: dict[str, Any] = json.loads(to_json_line(dict(values)))
     return plain
 
@@ -256,7 +256,7 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
     """Raise InputError for the first change (setting, old value, new value) that is not allowed.
 
     Entries in `FREE` may always change; entries in `FIXED` must not change. Other entries may change only in a fork. A
-    fork must keep the number of steps of a round. The first change is reported, in the order data, `FIXED`, others.
+    fork must keep the steps of each round. Changed data are reported first, then entries in `FIXED`, then others.
     """
     refused = [change for change in changed if not _among(change[0], FREE)]
     for name, old, new in sorted(refused, key=lambda change: (change[0] != DATA, not _among(change[0], FIXED))):
@@ -267,10 +267,10 @@ def refuse_changes(changed: Sequence[tuple[str, Any, Any]], where: str, forked: 
             raise InputError(f"{where} was begun with other data: {change}; pass the same market")
         if _among(name, FIXED):
             way_out = "leave out fork= to train anew" if forked else "train under another name"
-            raise InputError(f"{change}, so agents are not comparable with the earlier ones; {way_out}", name)
+            raise InputError(f"{change}, so agents would not be comparable with earlier agents; {way_out}", name)
         if name == LEVELS:
             if forked and old and new and old[: len(new)] != new[: len(old)]:
-                text = f"rounds of {where} end at {old!r:.200} steps, but rounds of the fork end at {new!r:.200}"
+                text = f"the rounds of {where} end at {old!r:.200} steps, but those of the fork end at {new!r:.200}"
                 raise InputError(f"{text}; use the same number of steps per round")
         elif not forked:
             way_out = "resume with the same settings, or fork it to another name with fork="
@@ -286,8 +286,8 @@ def _among(name: str, entries: Sequence[str]) -> bool:
 def lock(place: Store) -> Iterator[None]:
     """Keep other drivers from using a run while the block runs.
 
-    In a folder, the lock is a file lock, which ends with the process. At a URL, and if the file system has no locks, it
-    is a lock file that states the time. Raises InputError if another process drives the run, or if writing fails.
+    In a folder, the lock is a file lock, which ends with the process. At a URL, and if the file system has no locks, a
+    lock file with a time stamp is used. Raises InputError if another process drives the run, or if writing fails.
     """
     with ExitStack() as stack:
         held = False
@@ -298,7 +298,7 @@ def lock(place: Store) -> Iterator[None]:
                 held = stack.enter_context(locked(path, wait=False))
             except BlockingIOError as error:
                 who = path.read_text(errors="replace").strip() or "another process"
-                raise InputError(f"{place.where} is in use by {who}; wait for it, or end it first") from error
+                raise InputError(f"{place.where} is in use by {who}; wait until it ends, or end it") from error
             except OSError as error:
                 raise InputError(f"cannot write {path}: {error.strerror}; choose a folder you may write to") from error
             stack.callback(_remove_empty, place.folder)  # unless the user has other files in it
@@ -321,13 +321,13 @@ def _myself() -> str:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Renew a lock file while the block runs. Raises InputError if another driver wrote it within `LEASE` seconds."""
+    """Write a lock file, and renew it while the block runs. Raises InputError if another driver did so recently."""
     text = b""
     with suppress(FileNotFoundError):
         text = place.read("lock")
     who, _, stamp = text.decode().rpartition("|")
     if who and time.time() - float(stamp) < LEASE:
-        raise InputError(f"{place.where} is in use by {who}; wait for it, or end it and wait {LEASE:.0f} s")
+        raise InputError(f"{place.where} is in use by {who}; wait until it ends, or end it and wait {LEASE:.0f} s")
     over = threading.Event()
 
     def mark() -> None:

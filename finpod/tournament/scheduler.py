@@ -2,8 +2,8 @@
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-A pod trains one agent up to its next checkpoint. If a pod is lost, this slice of training is started again. Every
-decision is logged before it takes effect, so a killed tournament continues from its log and the last checkpoints.
+A pod trains one agent up to its next checkpoint. This is called a slice. If a pod is lost, its slice is started again.
+Decisions are logged before they take effect, so a killed tournament continues from its log and the last checkpoints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scheduler:
     Attributes for `watch`: `running` maps the number of each trial in training to (trial, start time of its slice).
     `where` describes the executor. `steps` counts environment steps of all agents since `began`. Times are Unix times.
     `latest` is the last trial that ended since the previous call, or None. `losses` has the training losses of the
-    last trial that ended. `remark` is the message for this call, or empty. The first message is the argument `remark`.
+    last trial that ended. `remark` is a message to show, or empty. In the first call, it is the argument `remark`.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Scheduler:
         return self.board
 
     def choose(self, base: Array | None) -> list[tuple[Trial, Checkpoint]]:
-        """Return (trial, checkpoint without `env`) of the selected agents, best first. Reports unreadable checkpoints.
+        """Return (trial, checkpoint without `env`) of the selected agents, best first. Report unreadable checkpoints.
 
         `base` [n] are the returns of `Task.baseline`; see `Leaderboard.best`. Raises FinpodError if no agent is left.
         """
@@ -116,7 +116,7 @@ class Scheduler:
                 return
 
     def _draw(self) -> Trial | None:
-        """Draw, log and return the next asynchronous trial. Return None if all are drawn or a stop rule applies."""
+        """Draw, log and return the next trial of an asynchronous tournament. Return None if no trial may begin."""
         number = len(self.board.trials)
         if number >= self.plan.most_trials or self.stopped(number):
             return None
@@ -127,7 +127,7 @@ class Scheduler:
         self.log.append("draw", jobs=[trial.to_record() for trial in trials], seen=len(self.board.log))
 
     def _pump(self, source: Callable[[], Trial | None]) -> None:
-        """Run the trials that `source` returns, until it returns None and all trials have ended."""
+        """Run the trials that `source` returns, until `source` returns None and all started trials have ended."""
         again: deque[Trial] = deque()
         while True:
             while len(self.running) < self.executor.capacity():
@@ -215,7 +215,7 @@ class Scheduler:
     def stopped(self, number: int) -> str | None:
         """Return the stop rule, as a text, that keeps trial `number` from starting. None if no rule applies.
 
-        All rules except `seconds` depend only on trials with lower numbers, not on the speed of the executor.
+        Except for `seconds`, a rule depends only on trials with lower numbers, not on the speed of the executor.
         """
         stop, plan, drawn = self.plan.stop, self.plan, self.board.trials[:number]
         if stop.trials is not None and number >= stop.trials:
@@ -231,7 +231,7 @@ class Scheduler:
             self.store.remove(name)
 
     def _prune(self) -> None:
-        """Remove the checkpoints from which no trial will start and which cannot be selected."""
+        """Remove the checkpoints of finished trials that cannot be selected and from which no trial will start."""
         board, files = self.board, {*self.store.names("agents")}
         needed = {trial.source for trial in board.trials if trial.state == "open"}
         needed |= {trial.number for trial in ranked(board.trials)[:BOARD]}
@@ -243,7 +243,7 @@ class Scheduler:
                 self._remove(AGENT_FILE.format(number))
 
     def _look(self) -> None:
-        """Report the state of the tournament. Remarks go to `progress` if there is no `watch`."""
+        """Call `progress`, and `watch` if there is one. Without `watch`, the remark is reported through `progress`."""
         done, most = len(self.board.log), self.plan.most_trials
         self.where, share = self.executor.describe(), min(done / most, 1.0)
         if self.remark and self.watch is None:
@@ -301,5 +301,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for part `number` (from 0) of `count` equal parts. It adds `prefix` to the text."""
+    """Return a progress function for part `number` (from 0) of `count` equal parts. It starts texts with `prefix`."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

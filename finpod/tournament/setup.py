@@ -21,7 +21,7 @@ from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER
 FORMAT = "finpod tournament 2"
 """Format of a log."""
 LEVELS = "levels"
-"""Entry of a header: environment steps at the end of each round."""
+"""Name of the header entry with the environment steps at the end of each round."""
 FREE = ("versions", "undefined", "baseline", "data_title", "plan.keep", "plan.checkpoint_steps", "plan.retries",
         "plan.alike", "plan.stop")  # fmt: skip
 """Entries of a header that may change when a run is resumed, because agents stay comparable."""
@@ -31,7 +31,7 @@ FIXED = ("task", "format", "measure", "learner")
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Rules that end a tournament: no new trial begins, and running trials complete. None turns a rule off."""
+    """Rules that end a tournament: no new trial begins, and running trials complete. A rule that is None is off."""
 
     trials: int | None = None
     """Stop each tournament after this many trials."""
@@ -95,7 +95,8 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the total steps at the end of round `level` (from 1): a multiple of `update`, larger in each round."""
+        """Return the total environment steps of an agent at the end of round `level` (from 1): a multiple of `update`,
+        the steps for one update, and larger in each round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 
@@ -132,7 +133,7 @@ class TournamentSetup:
         return Evolver(seed=self.plan.seed, config=self.config, space=space, restart_rate=rate, learner=self.learner)
 
     def header(self) -> dict[str, Any]:
-        """Return the header of the log as plain values."""
+        """Return the header of the log: the settings that make agents comparable, as plain values."""
         of_task = self.task.header()
         return {
             "format": FORMAT,
@@ -149,7 +150,7 @@ class TournamentSetup:
         }
 
     def to_shared(self) -> dict[str, Any]:
-        """Return the setup for pods on other machines."""
+        """Return the setup in a form to send to pods on other machines; see `from_shared`."""
         kind, alone = dumps_by_value(type(self.task)), replace(self, task=None)  # type: ignore[arg-type]
         return {"setup": alone, "kind": kind, "task": self.task.to_shared()}
 

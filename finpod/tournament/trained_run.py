@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
 
 def provenance(runs: Sequence[Run], device: str, members: Iterable[Trial]) -> dict[str, Any]:
-    """Return task, plan, members and leaderboard of the tournaments, without clock times, which differ from run to run.
+    """Return task, plan, selected agents and leaderboard of the tournaments, without times, which differ between runs.
 
     `device` is the device on which the agents were trained. `members` are the selected trials, in the order of saving.
     """
@@ -50,7 +50,7 @@ def provenance(runs: Sequence[Run], device: str, members: Iterable[Trial]) -> di
 
 
 def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
-    """Return a trial as a dict, with the settings that may vary. A subset of features becomes its size, or 'all'."""
+    """Return a trial as a table row with the settings that may vary. A subset is shown as its size, or as 'all'."""
     agent, space = Settings.from_dict(trial.agent_settings), setup.task.space()
     values = {name: agent.task.get(name, start) for name, start in space.start.items()}
     return {
@@ -93,7 +93,7 @@ class TrainedRun:
 
     @property
     def leaderboard(self) -> list[Trial]:
-        """Trials that ended or failed, the best first; those without a score last."""
+        """Trials that ended or failed. The best come first, trials without a score last."""
         return ranked(read_history(self.folder).trials)
 
     def __len__(self) -> int:

@@ -19,8 +19,9 @@ from finpod.tournament.setup import FORMAT, Plan
 def verify_log(path: str | Path) -> Leaderboard:
     """Check the log of a run and return its leaderboard. Each random draw is recomputed from the lines before it.
 
-    `path` is the path or URL of the log of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
-    are not read. Raises CheckpointError for the first line that is damaged or differs, InputError if there is no log.
+    `path` is the path or URL of a log, of a finished or unfinished run. An incomplete last line is ignored. Checkpoints
+    are not read. Raises CheckpointError for the first line that is damaged or does not follow from the lines before it,
+    and InputError if there is no log.
     """
     text = str(path)
     folder, name = text.rsplit("/", 1) if "://" in text else (Path(path).parent, Path(path).name)
@@ -31,7 +32,7 @@ def verify_log(path: str | Path) -> Leaderboard:
 
 
 class _Derived(TrialLog):
-    """A log whose trials are recomputed from the lines before them."""
+    """A log that is checked while it is read: each draw is recomputed from the lines before it."""
 
     plan: Plan
     evolver: Evolver | None = None
@@ -58,7 +59,7 @@ class _Derived(TrialLog):
         super()._take(record)
 
     def _require(self, holds: bool, fault: str) -> None:
-        """Raise CheckpointError, with the line and its `fault`, unless `holds` is True."""
+        """Raise CheckpointError, with the number of the line and its `fault`, unless `holds` is True."""
         if not holds:
             raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
 

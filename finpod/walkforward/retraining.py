@@ -1,4 +1,4 @@
-"""`walk_forward`: train an ensemble for each segment, then run all in one backtest. A stopped run can be resumed."""
+"""`walk_forward`: train an ensemble for each segment, then backtest all as one strategy. A run can be resumed."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def walk_forward(
 ) -> BacktestResult:
     """Train an ensemble for each segment of `schedule`, and backtest them as one strategy over [start, end].
 
-    Further keywords are those of `finpod.train`, except `check` and `fork`. The account has the costs, cash and rules
-    of training. Finished segments are kept in the folder `out` + '.unfinished' until all are done. `resume` continues
-    from there with the same settings; for a finished `out`, it only repeats the backtest. The result has the
+    `training` are keywords of `finpod.train`, except `check` and `fork`. The account has the costs, cash and rules of
+    training. Finished segments are kept in the folder `out` + '.unfinished' until all are done. `resume` continues an
+    unfinished run with the same settings. If `out` is finished, `resume` only repeats the backtest. The result has the
     performance of each segment, see `with_segments`. Raises InputError in the cases of `schedule` and `train`, for an
     `out` that exists (unless `overwrite`), for an unfinished run that is neither resumed nor overwritten, and if the
     run to resume is missing or has other settings.
@@ -64,7 +64,7 @@ def walk_forward(
         text = f"task is {task!r:.60}; it must be 'stocks', because a walk-forward needs a market"
         raise InputError(text, argument="task")
     if name := next((name for name in ("check", "fork") if training.get(name)), None):
-        raise InputError(f"{name} is an argument of finpod.train alone; omit the argument {name}", argument=name)
+        raise InputError(f"{name} is an argument of finpod.train, but not of walk_forward; omit {name}", argument=name)
     require_free_for(out, overwrite=overwrite, resume=resume)
     if not isinstance(training.get("anchor", ""), str):
         market, training["anchor"] = with_anchor(market, training["anchor"])
@@ -101,7 +101,8 @@ class SegmentsFolder(RunFolder):
         return self.progress() > 0
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise InputError if the run, or the finished `out`, has other settings, and name the differences."""
+        """Raise InputError, with the differences, if the unfinished run has other settings. If there is no unfinished
+        run, the settings of the finished walk-forward in `out` are compared."""
         where = self.path if self.begun() else self.out
         old, new = (
             {**run, "segments": dict(enumerate(run["segments"]))} for run in (read_manifest(where)[1], settings)
@@ -114,7 +115,7 @@ class SegmentsFolder(RunFolder):
             )
 
     def progress(self) -> int:
-        """Return the number of finished segments plus the number of files of begun segments."""
+        """Return the number of finished segments plus the number of files in segments that have begun."""
         return len([*self.path.glob(f"segment-*/{ENSEMBLE}"), *self.path.glob(f"segment-*{UNFINISHED}/seed-*/*")])
 
     def clear(self) -> None:
@@ -152,7 +153,7 @@ def _train(
 def settings_of(
     market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], **schedule: Any
 ) -> dict[str, Any]:
-    """Return all settings on which the agents depend, as plain values."""
+    """Return all settings on which the agents of a walk-forward depend, as plain values for a JSON file."""
     content = {
         **{name: _plain(value) for name, value in training.items() if name not in WITHOUT_EFFECT},
         **schedule,

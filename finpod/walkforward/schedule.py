@@ -4,10 +4,10 @@ The windows of one segment, oldest session first:
 
     | train | purge | validation | embargo | test |
 
-The tests of all segments cover the evaluated span without gaps. Features look backward only, and an environment ends
+The tests of all segments cover the evaluated dates without gaps. Features look backward only, and an environment ends
 with its window. So even without a purge, no training reward would depend on a session of validation. The purge is an
-additional gap: the `hold` rows after the last training decision (sessions, if bars are daily) also lie before
-validation. By default, the embargo is such a gap between validation and test.
+additional gap, which is at least as long as a decision is held (`hold` rows). By default, the embargo is a gap of this
+length between validation and test.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Span(NamedTuple):
     """'y' for years, 'm' for months, '' for sessions."""
 
     def move(self, sessions: Array, index: int, times: int) -> int:
-        """Return the index of the first session at or after sessions[index] + `times` spans.
+        """Return the index of the first session at or after the date that lies `times` spans after sessions[index].
 
         Return len(sessions) if that date is after the data, and -1 if it is before the data. For years and months, a
-        date up to `HOLIDAYS` before the data gives 0.
+        date up to `HOLIDAYS` before the data gives 0. Negative `times` move back.
         """
         if not self.unit:
             return min(max(index + times * self.length, -1), len(sessions))
@@ -49,10 +49,11 @@ class Span(NamedTuple):
 
 
 def as_span(length: str | int, what: str) -> Span:
-    """Return the `Span` of '4y' or '6m' (calendar years, months), 126 or '126' (sessions); else raise InputError."""
+    """Return the `Span` of a `length` such as '4y' (calendar years), '6m' (calendar months), 126 or '126' (sessions).
+    Raises InputError, which names the argument `what`, for another form."""
     parts = re.fullmatch(r"([1-9]\d{0,5})\s*([ym]?)", str(length).strip())
     if parts is None or isinstance(length, float):
-        raise InputError(f"{what} is {length!r}; write 4y (years), 6m (months), 126 (sessions), above 0", argument=what)
+        raise InputError(f"{what} is {length!r}; write a length such as 4y, 6m or 126 (sessions)", argument=what)
     return Span(int(parts[1]), parts[2])
 
 
@@ -60,8 +61,8 @@ def as_span(length: str | int, what: str) -> Span:
 class Segment:
     """Windows of one agent, each with its first and last session as text. With intraday bars, `test` has times as well.
 
-    The returns of a test go from its first close to the first close of the next test. `decides_from` is the last row
-    that the first decision sees. It is the first row of the test; with close fills, it is the row before the test.
+    The returns of a test go from its first close to the first close of the next test. `decides_from` is the date of the
+    last row that the first decision sees. This is the first row of the test, or with close fills, the row before it.
     """
 
     train: tuple[str, str]
@@ -92,10 +93,10 @@ def schedule(
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths; see `as_span`. With `expanding`, every training begins on the same
-    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`; None: the
-    sessions that `hold` rows span. Each test begins at a decision. Decisions are `hold` rows apart, counted from
-    `start`. If at most `hold` rows are left, they go to the last test. Raises InputError for invalid lengths, a purge
-    shorter than `hold` rows, a window with too few bars, and data that begin too late.
+    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`. If they
+    are None, the gaps are as long as `hold` rows. Decisions are `hold` rows apart, from `start` on. Each test begins at
+    a decision. If at most `hold` rows are left after a test, they become part of this test. Raises InputError for
+    invalid lengths, a purge shorter than `hold` rows, a window with too few bars, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
     lengths = {what: as_span(length, what) for what, length in windows.items()}
@@ -113,7 +114,7 @@ def schedule(
             if rows <= hold:
                 raise InputError(
                     f"the {what} window before {sessions[day]} has {max(rows - 1, 0)} bars to trade, fewer than "
-                    f"hold={hold}; take a longer window, decide more often, or take a shorter purge or embargo"
+                    f"hold={hold}; choose a longer window, or a smaller hold, purge or embargo"
                 )
         first_day = segments[0].train[0] if expanding and segments else str(sessions[learnt[0]])
         segment = Segment(
@@ -127,13 +128,14 @@ def schedule(
 
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
-    """Return (purge, embargo) in sessions. None: as long as `hold` rows. Raises InputError for a shorter purge."""
+    """Return (purge, embargo) in sessions. None is replaced by the number of sessions that `hold` rows span. Raises
+    InputError for a purge shorter than that."""
     least = math.ceil(hold / market.bars_per_session)
     purge, embargo = (least if gap is None else gap for gap in (purge, embargo))
     require_number("purge", purge, 0, whole=True)
     require_number("embargo", embargo, 0, whole=True)
     if purge < least:
-        raise InputError(f"purge is {purge} sessions; it must be at least {least} at hold={hold}", argument="purge")
+        raise InputError(f"purge is {purge} sessions; hold={hold} needs at least {least} sessions", argument="purge")
     return purge, embargo
 
 
@@ -141,15 +143,15 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
     """Return the rows on which tests begin: multiples of `hold` after `first`. Each test has at least `hold` rows."""
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
-        text = f"the days from {sessions[begin]} on have {last - first} bars to trade, fewer than hold={hold}"
-        raise InputError(f"{text}; choose a later end, or decide more often")
+        text = f"the sessions from {sessions[begin]} on have {last - first} bars to trade, fewer than hold={hold}"
+        raise InputError(f"{text}; choose a later end, or a smaller hold")
     rows = [first]
     while (day := test.move(sessions, begin, len(rows))) < len(sessions):
         row = first + math.ceil((int(opening[day]) - first) / hold) * hold
         if last - row < hold:
             break
         if row == rows[-1]:
-            text = f"test={test.length}{test.unit} has fewer bars than hold={hold}; choose longer tests, or decide more often"
+            text = f"test={test.length}{test.unit} has fewer bars than hold={hold}; lengthen test, or reduce hold"
             raise InputError(text, argument="test")
         rows.append(row)
     return rows
@@ -158,7 +160,8 @@ def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Spa
 def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (first, last) session of training and of validation, as indices, for the test that begins on `day`."""
+    """Return (first, last) session of training and (first, last) of validation, for the test that begins on `day`. The
+    sessions are given by their indices, like `day`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:

@@ -1,7 +1,7 @@
 """`WalkForward`: the ensembles of all segments as one Strategy, saved as a folder; performance of each segment.
 
-Each ensemble takes over the positions and cash of the previous one: nothing is sold between segments, and no return
-counts twice.
+Each ensemble takes over the positions and cash of the previous ensemble. Nothing is sold between segments, and no
+return counts twice.
 """
 
 from __future__ import annotations
@@ -92,12 +92,14 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the decision of the last agent with `decides_from` <= `view.date`, else that of the first agent."""
+        """Return the decision of the last agent with `decides_from` <= `view.date`. If there is none, the first agent
+        decides."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that the agents share, and 'segments': rows with windows, agents and validation score."""
+    """Return the provenance of a walk-forward: entries that all agents share, and for each segment a row in 'segments'
+    with its windows, selected agents and mean validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
@@ -125,9 +127,9 @@ def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], setting
 def with_segments(result: BacktestResult, strategy: WalkForward) -> BacktestResult:
     """Return the result with figures of each segment in `agent["segments"]`, and a summary in `agent["walk_forward"]`.
 
-    Each segment gets 'out_of_sample_score' (information ratio of the returns over the anchor, less its standard
-    error), the total returns 'total_return' (of the strategy), 'benchmark' and 'equal_weight', and 'over_equal_weight'
-    (total_return - equal_weight); NaN where undefined. A segment ends at the first close of the next segment's test.
+    'out_of_sample_score' is the information ratio over the anchor, less its standard error. 'total_return', 'benchmark'
+    and 'equal_weight' are the total returns of the strategy, the benchmark and equal weight. 'over_equal_weight' is
+    total_return - equal_weight. Undefined figures are NaN. A segment ends at the first close of the next test.
     'rank_correlation' in the summary is Spearman's correlation of the validation scores with the out-of-sample scores.
     """
     edges = [*np.searchsorted(result.equity.index.to_numpy(), strategy.begins), len(result.equity) - 1]
@@ -170,7 +172,7 @@ def write_manifest(folder: Path, segments: Sequence[Segment], settings: Mapping[
 
 
 def read_manifest(folder: Path) -> tuple[list[Segment], dict[str, Any]]:
-    """Return (segments, settings). Raises CheckpointError if the file is damaged or has another format."""
+    """Return (segments, settings) of the walk-forward in a folder. Raises CheckpointError for a bad or missing file."""
     content = read_marker(folder, WALK_FORWARD, FORMAT)
     try:
         segments = [

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from finpod.errors import InputError, require_number, with_kind
 
 Work = Callable[[Any, Any], Any]
-"""Function (context, piece) -> result. `piece` describes a piece of work. The context is the same for all pieces."""
+"""Function (context, piece) -> result. `piece` describes a piece of work. All pieces get the same `context`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Failed(NamedTuple):
     key: str
     reason: str
     fatal: bool
-    """True if the work raised an error and would fail again; False if its process or node was lost, or time ran out."""
+    """True if the work raised an error and would fail again. False if its process or node was lost, or time ran out."""
     error: BaseException | None = None
     """Exception that the work raised, if any."""
 
@@ -82,13 +82,13 @@ class Executor(Protocol):
     """Interface that runs pieces of work, each identified by a unique key."""
 
     def capacity(self) -> int:
-        """Return the number of pieces that should be running or queued now. The number may change at any time."""
+        """Return the number of pieces of work to keep running or queued. The number may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
-        """Begin a piece, or queue it."""
+        """Run a piece of work, or queue it. Its result is returned by `wait`, with the unique `key`."""
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Wait up to `timeout` seconds until a piece ends, and return all pieces that have ended."""
+        """Wait up to `timeout` seconds until a piece of work ends. Return all that have ended since the last call."""
 
     def describe(self) -> str:
         """Return a short description of the process or cluster that runs the pieces."""
@@ -116,11 +116,11 @@ class InlineExecutor:
         return 1
 
     def start(self, key: str, piece: Any) -> None:
-        """Queue a piece."""
+        """Queue a piece of work."""
         self._queue.append((key, piece))
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Run the first piece in the queue to its end, whatever the timeout, and return its outcome."""
+        """Run the first piece in the queue to its end, and return its outcome. `timeout` is ignored."""
         if not self._queue:
             return []
         key, piece = self._queue.popleft()

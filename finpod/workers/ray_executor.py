@@ -1,8 +1,8 @@
 """`RayExecutor`: runs pieces of work as Ray tasks, on this machine or on a cluster, which may grow and shrink.
 
-Only the driver, the process with the `RayExecutor`, has state. A Ray task is a pure function. If a process or node
-dies, only the pieces that ran there are lost, and the driver starts these pieces again. The context is put into the
-object store once. All processes of a node read the same copy.
+The driver is the process with the `RayExecutor`. Only the driver has state, because a Ray task is a pure function. If a
+process or node dies, only the pieces that ran there are lost, and the driver can start them again. The context, which
+all pieces need, is put into Ray's object store once. All processes of a node read the same copy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Queued pieces per slot. A slot is room for one pod. The queue keeps slots busy, and shows demand to autoscalers."""
+"""Queued pieces of work per slot (room for one pod). The queue keeps slots busy, and shows autoscalers the demand."""
 POLL = 1.0
 """Smallest number of seconds between two queries of the cluster's size."""
 SILENCE = 45.0
@@ -35,25 +35,26 @@ KNOCK = 5.0
 GRACE = 30.0
 """Seconds added to the time limit of a piece, because a new process needs time to start."""
 LOOK = 0.5
-"""Largest number of seconds between two checks of Ray's processes. If they end, Ray ends this process 15 s later."""
+"""Largest number of seconds between two checks of Ray's processes. 15 s after their end, Ray would end this process."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # cancelled pieces leave errors
-"""Environment variables of the driver, unless the user has set them."""
+"""Environment variables that are set in the driver, unless the user has set them."""
 ALONE = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Further environment variables if finpod starts Ray. Ray then accepts connections only from this machine."""
+"""Environment variables that are also set if finpod starts Ray. Ray then accepts connections only from this machine."""
 
 _CONTEXTS: dict[str, Any] = {}
 """Key -> context, in a worker process. Only the context that the worker received last is kept."""
 
 
 class RayExecutor:
-    """Executor that runs `work` on Ray: on the running cluster at `pods.address` or RAY_ADDRESS, else on this machine.
+    """Executor that runs `work` on Ray. If this process has already initialised Ray, that connection is used.
 
-    If this process has already initialised Ray, that connection is used. If `pods.count` is 'auto', the number of
-    running pieces follows the size of the cluster. The processes of a node share NumPy arrays in `context`, so use
-    them for large data. In a worker, `work` receives `restore(context)`, or `context` if `restore` is None. Raises
-    InputError if Ray is not installed, cannot start or be reached, or if this machine is too small for a pod.
+    Otherwise, the executor joins the cluster at `pods.address`, or at the environment variable RAY_ADDRESS if that is
+    None. Without an address, it starts Ray on this machine. If `pods.count` is 'auto', the number of pieces follows the
+    cluster's size. The processes of a node share NumPy arrays in `context`, so use arrays for large data. In a worker,
+    `work` receives `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray is not installed,
+    if it cannot start or be reached, or if this machine is too small for a pod.
     """
 
     def __init__(self, work: Work, context: Any, pods: Pods, restore: Callable[[Any], Any] | None = None) -> None:
@@ -85,10 +86,8 @@ class RayExecutor:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect to a cluster, or start Ray here with the cores that this process may use. Ray's default is all cores.
-
-        The address 'local' keeps Ray from joining another cluster on this machine.
-        """
+        """Connect to the cluster at `address`. If it is None, start Ray on this machine, with the cores that this
+        process may use. The address 'local' keeps Ray from joining another cluster on this machine."""
         local = {} if address else {"include_dashboard": False, "num_cpus": usable_cores()}
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -168,19 +167,19 @@ class RayExecutor:
         )
 
     def capacity(self) -> int:
-        """Return the requested number of pods; for 'auto', the slots of the cluster plus a few."""
+        """Return the number `pods.count`. If it is 'auto', return the number of slots of the cluster, plus a few."""
         if self._pods.count != "auto":
             return int(self._pods.count)
         return self.slots() + max(1, math.ceil(AHEAD * self.slots()))
 
     def start(self, key: str, piece: Any) -> None:
-        """Submit a piece to Ray."""
+        """Submit a piece of work to Ray."""
         with warnings.catch_warnings(action="ignore"), self._calls():
             self._running[self._task.remote([self._context], *self._arguments, piece)] = key
         self._mark()
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Wait up to `timeout` seconds, but at most `LOOK`, until a piece ends.
+        """Wait until a piece of work ends, for at most `timeout` or `LOOK` seconds, whichever is less.
 
         Return all pieces that have ended or exceeded their time limit. Raises EngineError if Ray has ended.
         """
@@ -208,7 +207,7 @@ class RayExecutor:
             return Failed(key, with_kind(error), fatal=False)
 
     def _mark(self) -> None:
-        """Start the time limits of the pieces that the cluster has room for. Time in the queue does not count."""
+        """Begin to count the time of pieces that the cluster has room to run. Time in the queue does not count."""
         for reference in islice(self._running, max(self.slots(), len(self._since))):
             self._since.setdefault(reference, time.monotonic())
 
@@ -228,7 +227,7 @@ class RayExecutor:
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, room for {slots} pod{'s' * (slots != 1)}"
 
     def close(self) -> None:
-        """Cancel the running pieces. Shut down or leave Ray if this executor started or joined it."""
+        """Cancel the running pieces. Shut Ray down if this executor started it; leave a cluster that it joined."""
         if self._gone or not self._ray.is_initialized():
             return
         for reference in self._running:
@@ -268,7 +267,7 @@ def _knock(address: str) -> None:
 
 
 def _environment() -> dict[str, Any]:
-    """Return Ray's runtime_env: workers can import finpod even if it is not installed, and OMP_NUM_THREADS is 1."""
+    """Return Ray's runtime_env, in which workers can import finpod even if it is not installed and use one thread."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}
@@ -277,7 +276,8 @@ def _environment() -> dict[str, Any]:
 def _run(
     boxed: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Run a piece in the worker process. Fetch the context first, unless it is cached."""
+    """Run a piece of work in the worker process, and return (result, placement). `boxed` is [reference to the context],
+    and `key` identifies the context, which is fetched only if it is not cached."""
     import ray
 
     if key not in _CONTEXTS:
