@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyarrow import fs
 
 from finpod.errors import InputError, first_line
 from finpod.files import write_bytes
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem
 
 READERS = 16
 """Number of parts of a file that are read in parallel."""
@@ -29,14 +27,14 @@ class Store:
 
     def __init__(self, place: str | Path) -> None:
         text = str(place)
-        self.folder = _local(text)
+        self.system = _opened(text)
+        is_local = isinstance(self.system.base_fs, fs.LocalFileSystem)
+        self.folder = Path(self.system.base_path if "://" in text else text) if is_local else None
         """Folder on this machine; None if the store is at a URL."""
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"the storage {text} is a file; give a folder, or a URL such as s3://bucket/runs")
         self.where = str(self.folder or (text if text.endswith("://") else text.rstrip("/")))
         """Folder or URL as messages show it."""
-        self.system, root = _opened(text if self.folder is None else self.folder.absolute().as_uri())
-        self._root = root.rstrip("/")
         self._made: set[str] = set()  # folders known to exist
         self._next: dict[str, int] = {}  # number of the next part of a file; a file has only one writer
 
@@ -45,13 +43,12 @@ class Store:
         if self.folder is not None:
             write_bytes(self.folder / name, content)
             return
-        path = self._path(name)
-        folder = path.rsplit("/", 1)[0]
+        folder = name.rpartition("/")[0]
         with self._named("write", name):
             if folder not in self._made:
-                self.system.create_dir(folder, recursive=True)
+                self.system.base_fs.create_dir(f"{self.system.base_path}{folder}", recursive=True)
                 self._made.add(folder)
-            with self.system.open_output_stream(path) as file:
+            with self.system.open_output_stream(name) as file:
                 file.write(content)
 
     def read(self, name: str) -> bytes:
@@ -64,7 +61,8 @@ class Store:
     def append(self, name: str, content: bytes) -> None:
         """Append to a file. The call returns when the content is stored."""
         if self.folder is not None:
-            _append(self.folder / name, content)
+            with self._named("write", name):
+                _append(self.folder / name, content)
             return
         if name not in self._next:
             parts = self.names(f"{name}.parts")
@@ -86,28 +84,22 @@ class Store:
         """Remove a file, including what was appended, if it exists."""
         for path in (name, *self.names(f"{name}.parts")):
             with self._named("remove", path), suppress(FileNotFoundError):
-                self.system.delete_file(self._path(path))
+                self.system.delete_file(path)
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and its content."""
         with self._named("remove", name):
-            self.system.delete_dir(self._path(name))
+            self.system.delete_dir(name)
         self._made.clear()
         self._next.clear()
 
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}" if name else self._root
-
     def _content(self, name: str) -> bytes:
-        with self.system.open_input_stream(self._path(name)) as file:
-            content: bytes = file.read()
-        return content
+        with self.system.open_input_stream(name) as file:
+            return file.read()
 
-    def _listed(self, folder: str) -> list[FileInfo]:
-        from pyarrow.fs import FileSelector
-
+    def _listed(self, folder: str) -> list[fs.FileInfo]:
         with self._named("list", folder):
-            return self.system.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+            return self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
@@ -115,56 +107,41 @@ class Store:
         try:
             yield
         except (OSError, ValueError) as error:
-            if isinstance(error, InputError) or (isinstance(error, FileNotFoundError) and verb == "read"):
+            if isinstance(error, FileNotFoundError) and verb == "read":
                 raise
             place = "/".join(filter(None, (self.where, name)))
-            raise InputError(f"cannot {verb} {place}: {first_line(error)}") from error
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise InputError(f"cannot {verb} {place}: {reason}; correct this and try again") from error
 
 
 def _append(path: Path, content: bytes) -> None:
     """Append `content` with one write, and sync the file to disk. An incomplete write on a full disk is undone."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as file:
-            before = file.tell()
-            try:
-                if file.write(content) != len(content):
-                    raise OSError(28, "No space left on device")
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(before)
-                raise
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}; correct this and resume") from error
-
-
-def _local(text: str) -> Path | None:
-    """Return a path or file URL as a Path; None for another URL."""
-    if "://" not in text:
-        return Path(text)
-    if not text.startswith("file://"):
-        return None
-    if not text.startswith("file:///"):
-        raise InputError(f"{text} names another machine; write a path such as /data/runs, or file:///data/runs")
-    from urllib.request import url2pathname
-
-    return Path(url2pathname(text.removeprefix("file://")))
-
-
-def _opened(url: str) -> tuple[FileSystem, str]:
-    """Return (file system, path in the file system) of a URL."""
-    try:
-        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
-
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        before = file.tell()
         try:
-            system, root = FileSystem.from_uri(url)
+            if file.write(content) != len(content):
+                raise OSError(28, "No space left on device")
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(before)
+            raise
+
+
+def _opened(place: str) -> fs.SubTreeFileSystem:
+    """Return the file system of a folder or URL, with paths relative to this folder."""
+    if place.startswith("file://") and not place.startswith("file:///"):
+        raise InputError(f"{place} names another machine; write a path such as /data/runs, or file:///data/runs")
+    url = place if "://" in place else Path(place).absolute().as_uri()
+    try:
+        try:
+            system, root = fs.FileSystem.from_uri(url)
         except (ValueError, OSError):
             import fsspec
 
             files, root = fsspec.core.url_to_fs(url)
-            system = PyFileSystem(FSSpecHandler(files))
+            system = fs.PyFileSystem(fs.FSSpecHandler(files))
     except (ImportError, ValueError, OSError) as error:
-        raise InputError(
-            f"cannot open {url}: {first_line(error)}; pass a folder, or a URL that pyarrow or fsspec supports"
-        ) from error
-    return system, root
+        text = f"cannot open {url}: {first_line(error)}; pass a folder, or a URL that pyarrow or fsspec supports"
+        raise InputError(text) from error
+    return fs.SubTreeFileSystem(root, system)

@@ -154,7 +154,7 @@ def store(request, tmp_path):
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
-CALLS = ("create_dir", "open_output_stream", "open_input_stream", "get_file_info", "delete_dir")
+CALLS = ("open_output_stream", "open_input_stream", "get_file_info", "delete_dir")
 """The calls of a file system."""
 
 
@@ -211,7 +211,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_changes_nothing(tmp_pat
     monkeypatch.setattr("os.fsync", Mock(side_effect=FULL))
     monkeypatch.setattr(Path, "replace", Mock(side_effect=FULL))
     refused(r"agents/1\.pt: No space left on device", store.write, "agents/1.pt", b"new")
-    refused(r"log: No space left on device; correct this and resume", store.append, "log", b"another\n")
+    refused(r"log: No space left on device; correct this and try again", store.append, "log", b"another\n")
     monkeypatch.undo()
     assert store.read("agents/1.pt") == b"old"
     assert store.read("log") == b"line\n"
