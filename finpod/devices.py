@@ -1,4 +1,4 @@
-"""The device for computing, GPU or CPU, and the number of usable cores."""
+"""The device for computing, GPU or CPU."""
 
 from __future__ import annotations
 
@@ -25,13 +25,3 @@ def pick_device(name: str = "auto") -> torch.device:
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu", argument="device")
     return torch.device(name)
-
-
-def usable_cores() -> int:
-    """Return the number of CPU cores that this process may use, at least 1.
-
-    The number is the minimum of the machine's cores, the process's affinity and the container's quota (rounded up).
-    """
-    from joblib import cpu_count
-
-    return int(cpu_count())

@@ -27,7 +27,7 @@ def small(monkeypatch, one_thread):
         for name, value in values.items():
             monkeypatch.setattr(module, name, value)
     monkeypatch.setitem(sys.modules, "vectorbt", None)
-    monkeypatch.setattr(locomotion, "usable_cores", lambda: 1)
+    monkeypatch.setattr(locomotion, "cpu_count", lambda: 1)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from itertools import product
 
 import numpy as np
 import pytest
+from joblib import cpu_count
 
 import agents
 import rows
 import skill
 from finpod import simulate_market
-from finpod.devices import usable_cores
 from finpod.market.load import save_snapshot
 from rows import markdown, run_command
 
@@ -161,7 +161,7 @@ def test_rates_are_counted_beside_their_interval():
 def test_luck_is_called_skill_one_time_in_forty_and_skill_is_seen_as_often_as_it_should_be(shared):
     real = str(shared / "data" / "nasdaq100_daily.parquet")
     wanted = {cell.name: partial(skill.play, cell, real) for cell in skill.cells(["apg", "informed"], real)}
-    made = rows.keep_rows(skill.FOLDER, wanted, jobs=usable_cores())
+    made = rows.keep_rows(skill.FOLDER, wanted, jobs=cpu_count())
     false = [line["contains 2.5 %"] for line in skill.false_skill(made)]
     seen = [line["contains it"] for line in skill.power(made) if line["agent"] == "informed"]
     assert (false, seen) == (["yes"] * 2, ["yes"] * 4)

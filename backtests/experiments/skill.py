@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from joblib import cpu_count
 from scipy.stats import binomtest
 
-from finpod.devices import usable_cores
 from finpod.errors import InputError, require_choice, require_number
 from finpod.evidence.skill import Code, verdict_of
 from finpod.market.data import MarketData
@@ -253,7 +253,7 @@ def main(
     if real is not None:
         complete(real)
     makers = {cell.name: partial(play, cell, real) for cell in wanted}
-    rows = keep_rows(folder, makers, usable_cores() if jobs is None else jobs)
+    rows = keep_rows(folder, makers, cpu_count() if jobs is None else jobs)
     print("\n\n".join(markdown(lines) for lines in (list(false_skill(rows)), list(power(rows))) if lines))
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count
 
 from finpod.bench.backtests import beside
 from finpod.bench.machine import LEARNING, circumstances, learning_lines, measured
-from finpod.devices import pick_device, usable_cores
+from finpod.devices import pick_device
 from finpod.envs.locomotion.environment import LocomotionEnv, make_locomotion
 from finpod.envs.locomotion.specs import Spec
 from finpod.errors import require_number
@@ -82,7 +83,7 @@ def beside_gymnasium(spec: Spec, envs: int, seconds: float, own: float) -> dict[
     SyncVectorEnv is measured with `FEW` and with `envs` environments, AsyncVectorEnv with one and with two processes
     per core. If Gymnasium fails, its error replaces the figure.
     """
-    cores, lines = usable_cores(), dict[str, Any]()
+    cores, lines = cpu_count(), dict[str, Any]()
     for kind, wanted in (("sync", FEW), ("sync", envs), ("async", cores), ("async", 2 * cores)):
         count = min(wanted, envs)
         name = f"gymnasium {kind} {count}"

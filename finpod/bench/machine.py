@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from joblib import cpu_count
 
 from finpod.bench import backtests
-from finpod.devices import pick_device, usable_cores
+from finpod.devices import pick_device
 from finpod.envs.actions import TradingConfig
 from finpod.envs.locomotion import NAMES
 from finpod.envs.market_env import MarketEnv
@@ -174,4 +175,4 @@ def hardware() -> str:
     about = Path("/proc/cpuinfo")
     lines = about.read_text(encoding="utf-8", errors="replace").splitlines() if about.exists() else []
     known = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return f"{known or platform.processor() or platform.machine() or 'unknown processor'}, {usable_cores()} cores"
+    return f"{known or platform.processor() or platform.machine() or 'unknown processor'}, {cpu_count()} cores"

@@ -20,7 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from finpod.devices import usable_cores
+from joblib import cpu_count
+
 from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
@@ -88,7 +89,7 @@ class RayExecutor:
     def _begin(self, address: str | None) -> None:
         """Connect to the cluster at `address`. If it is None, start Ray on this machine, with the cores that this
         process may use. The address 'local' keeps Ray from joining another cluster on this machine."""
-        local = {} if address else {"include_dashboard": False, "num_cpus": usable_cores()}
+        local = {} if address else {"include_dashboard": False, "num_cpus": cpu_count()}
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if address:
@@ -244,7 +245,7 @@ def _require_size(pods: Pods) -> None:
     import torch
 
     gpus = torch.cuda.device_count() if pods.gpus else 0
-    for name, need, available in (("CPU", pods.cpus, usable_cores()), ("GPU", pods.gpus, gpus)):
+    for name, need, available in (("CPU", pods.cpus, cpu_count()), ("GPU", pods.gpus, gpus)):
         if need > available:
             text = f"a pod needs {need:g} {name}, but this machine has {available}; request less, or pass address="
             raise InputError(text, argument=f"pods.{name.lower()}s")

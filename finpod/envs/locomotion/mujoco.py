@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import cpu_count
 from torch import Tensor
 
-from finpod.devices import usable_cores
 from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError, first_line
 
@@ -65,7 +65,7 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
 def threads_of(requested: int | None) -> int:
     """Return the number of threads to use: `requested`, unless it is None. Then it is the environment variable
     OMP_NUM_THREADS (1 in pods on Ray) or, if this is not set, the number of usable cores."""
-    return requested or int(os.environ.get("OMP_NUM_THREADS") or usable_cores())
+    return requested or int(os.environ.get("OMP_NUM_THREADS") or cpu_count())
 
 
 class Physics:
