@@ -1,8 +1,10 @@
-"""The device for computing, GPU or CPU."""
+"""The torch device for computing, GPU or CPU, and the seeds of torch generators."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from finpod.errors import InputError
 
@@ -25,3 +27,11 @@ def pick_device(name: str = "auto") -> torch.device:
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise InputError(f"device is {name!r}, but torch finds no such GPU here; choose auto or cpu", argument="device")
     return torch.device(name)
+
+
+def torch_seed(seed: int) -> int:
+    """Return a seed of 32 bits for `torch.Generator.manual_seed`, which ignores higher bits on the CPU.
+
+    Seeds below 2**32 are returned unchanged. Larger seeds are hashed, so that 7 and 7 + 2**32 give different streams.
+    """
+    return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])

@@ -86,3 +86,10 @@ def require_choice(name: str, value: Any, choices: Sequence[str], more: str = ""
     if value not in choices:
         hint = did_you_mean(str(value), choices, f"choose one of {', '.join(choices)}{more}")
         raise InputError(f"{name} is {value!r}; {hint}", argument=name)
+
+
+def require_seed(seed: Any) -> int:
+    """Return `seed` as an int. Raises InputError unless it is a whole number from 0 to 2**64 - 1."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**64:
+        raise InputError(f"seed is {seed!r}; it must be a whole number from 0 to 2**64 - 1, such as 0", argument="seed")
+    return int(seed)

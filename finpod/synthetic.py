@@ -17,13 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from finpod.errors import InputError, require_number
+from finpod.errors import InputError, require_number, require_seed
 from finpod.market.cleaning import package_versions
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.periods import CONTRADICTION, DEFAULT
 from finpod.rules import WEEK, SignalOracle, z_scored
-from finpod.seeds import require_seed
 from finpod.strategy import Strategy
 
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015

@@ -52,7 +52,7 @@ WHOLE = ast.Dict | ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.JoinedStr | 
 """Expressions that are made of the texts in them."""
 
 LAYERS = """
-errors figures measures periods significance risk_figures files storage | seeds pickling devices
+errors figures measures periods significance risk_figures files storage | pickling devices
 market
 features
 trading | active

@@ -6,10 +6,10 @@ from made_errors import refused
 
 import finpod
 from finpod import simulate_market
+from finpod.devices import torch_seed
 from finpod.envs.gym import DenseTradingEnv
 from finpod.envs.market_env import TradingConfig
 from finpod.rules import EqualWeight
-from finpod.seeds import torch_seed
 from finpod.synthetic import resampled
 from finpod.tournament.setup import Plan
 

@@ -21,11 +21,10 @@ from torch import Tensor
 from finpod.envs.actions import TradingConfig
 from finpod.envs.market_env import MarketEnv
 from finpod.envs.step import Observation
-from finpod.errors import InputError
+from finpod.errors import InputError, require_seed
 from finpod.features.panel import CLIP, Features, Scaling, build_panel
 from finpod.market.data import DateLike, MarketData
 from finpod.measures import Array
-from finpod.seeds import require_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import build_execution
 

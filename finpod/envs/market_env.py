@@ -12,10 +12,10 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
+from finpod.devices import torch_seed
 from finpod.envs.actions import TradingConfig, account_state, target_weights
 from finpod.envs.step import Observation, Returns, Step
-from finpod.errors import CheckpointError, InputError
-from finpod.seeds import require_seed, torch_seed
+from finpod.errors import CheckpointError, InputError, require_seed
 from finpod.trading.anchors import anchor_weights
 from finpod.trading.execution import Account, Execution
 from finpod.trading.ledger import orders_for, value

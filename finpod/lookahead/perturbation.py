@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from finpod.errors import FinpodError, InputError, require_number
+from finpod.errors import FinpodError, InputError, require_number, require_seed
 from finpod.features.panel import name_of
 from finpod.lookahead.isolation import ChildError, Isolated
 from finpod.market.checks import back_filled
 from finpod.market.data import PRICES, SERIES, MarketData
 from finpod.measures import Array
 from finpod.records import Finding, Severity
-from finpod.seeds import require_seed
 from finpod.strategy import FeatureLike, FeatureTable
 from finpod.trading.execution import build_execution
 

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from finpod.errors import require_choice, require_number
+from finpod.errors import require_choice, require_number, require_seed
 from finpod.pickling import dumps_by_value
 from finpod.rl.checkpoint import versions
 from finpod.rl.task import Task
-from finpod.seeds import require_seed
 from finpod.tournament.evolution import Evolver
 from finpod.tournament.leaderboard import ALIKE, BOARD, LEARNER
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from finpod.devices import torch_seed
 from finpod.envs.locomotion.mujoco import BatchPhysics, Physics
 from finpod.envs.locomotion.specs import TIME_LIMIT, Spec, spec_of
 from finpod.envs.locomotion.warp import WarpPhysics
 from finpod.envs.step import Observation, Step
-from finpod.errors import CheckpointError, FinpodError, InputError, require_number
-from finpod.seeds import require_seed, torch_seed
+from finpod.errors import CheckpointError, FinpodError, InputError, require_number, require_seed
 
 HUGE = 1e18
 """Actions of this size or more are treated like NaN, because their squares in the cost could overflow float32."""
