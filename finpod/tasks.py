@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -252,11 +251,10 @@ class StockTask(Task):
 def trading_of(**settings: Any) -> TradingConfig:
     """Return a `TradingConfig` with the defaults of training. Raises InputError for an unknown setting."""
     require_settings(STOCKS, settings, SETTINGS)
-    envs = settings.get("num_envs", 512)
-    cash = settings.get("cash", TradingConfig.cash) if settings.get("reward") == "value" else 1.0
-    groups = math.gcd(envs, 32) if isinstance(envs, Integral) else None
-    scale = 100.0 / float(cash) if isinstance(cash, Real) and float(cash) > 0 else 1.0  # rewards are in percent
-    return TradingConfig(**{"num_envs": envs, "start_groups": groups, "reward_scale": scale, **settings})
+    trading = TradingConfig(**{"num_envs": 512, **settings})
+    unit = float(trading.cash) if trading.reward == "value" else 1.0
+    defaults = {"start_groups": math.gcd(trading.num_envs, 32), "reward_scale": 100.0 / unit}  # rewards are in percent
+    return replace(trading, **{**defaults, **settings})
 
 
 def make_stock_task(
@@ -272,19 +270,19 @@ def make_stock_task(
 
     Raises InputError for windows too short or out of order, a market without members, a bad anchor or missing volumes.
     """
+    rows = {}
     for name, window in (("train", train), ("validation", validation)):
         if isinstance(window, str) or not np.iterable(window) or len(list(window)) != 2:
             raise InputError(f"{name} is {window!r:.60}; pass the first and the last day, (start, end)", argument=name)
-    train_rows, validation_rows = market.window(*train), market.window(*validation)
-    if validation_rows[0] <= train_rows[1]:
-        begin, end = (f"{market.dates[row]!s:.10}" for row in (validation_rows[0], train_rows[1]))
+        first, last = rows[name] = market.window(*window)
+        if last - first < trading.hold:
+            text = f"{name} has {last - first} bars to trade, fewer than hold={trading.hold}"
+            raise InputError(f"{text}; choose a longer window, or decide more often", argument=name)
+    if rows["validation"][0] <= rows["train"][1]:
+        begin, end = (f"{market.dates[row]!s:.10}" for row in (rows["validation"][0], rows["train"][1]))
         text = f"validation starts on {begin}, but training ends only on {end}; start validation later"
         raise InputError(text, argument="validation")
-    for name, (first, last) in (("training", train_rows), ("validation", validation_rows)):
-        if last - first < trading.hold:
-            text = f"the {name} window has {last - first} bars to trade, fewer than hold={trading.hold}"
-            raise InputError(f"{text}; choose a longer window, or decide more often", argument=name)
-    known = market.rows(0, validation_rows[1] + 1)
+    known = market.rows(0, rows["validation"][1] + 1)
     # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
     seen = (known.member & known.has_bar).any(axis=0)  # members before training count: the market return includes them
@@ -292,7 +290,7 @@ def make_stock_task(
         raise InputError("no member has a price by the end of validation; choose later dates")
     task = StockTask(
         market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
-        features=features, train=train_rows, validation=validation_rows, device=device,
+        features=features, train=rows["train"], validation=rows["validation"], device=device,
     )  # fmt: skip
     _ = task.anchor, task.execution.impact_for(trading.costs)  # raise before anything is trained
     return task

@@ -137,7 +137,7 @@ def test_names_that_are_never_members_are_left_out(market):
 @pytest.mark.parametrize(("changes", "told"), [
     ({"learner": "sac9"}, "'sac9'"), ({"colour": "red"}, "'colour'"),
     ({"features": ["retrun_5"]}, "'retrun_5'; did you mean return_5?"), ({"device": "abacus"}, "'abacus'"),
-    ({"hold": 70}, "the training window has 55 bars"), ({"hold": 30}, "the validation window has 19 bars"),
+    ({"hold": 70}, "train has 55 bars"), ({"hold": 30}, "validation has 19 bars"),
     ({"seeds": 0}, "seeds is 0"), ({"pods": 3}, "pods is 3"), ({"plan": "x"}, "plan is 'x'"),
     ({"costs": 10.0}, "costs is 10.0"), ({"threads": 0}, "threads is 0"), ({"num_envs": None}, "num_envs is None"),
     ({"train": (25, 85), "validation": (81, 100)}, "training ends only"), ({"train": "1991:1992"}, "train is '1991:1992'"),
