@@ -67,16 +67,12 @@ def make_env(
     if task == STOCKS:
         from finpod.envs.actions import SETTINGS, TradingConfig
         from finpod.envs.gym import TradingEnv
-        from finpod.market.data import MarketData
-        from finpod.trading.anchors import with_anchor
+        from finpod.trading.anchors import EQUAL, with_anchor
+        from finpod.trading.ledger import Costs
 
-        if not isinstance(market, MarketData):
-            raise InputError(f"market is {market!r:.40}; pass market=finpod.load_market(...)", argument="market")
         require_settings(STOCKS, settings, SETTINGS)
-        if not isinstance(settings.get("anchor", ""), str):
-            market, settings["anchor"] = with_anchor(market, settings["anchor"])
-        terms: dict[str, Any] = {} if costs is None else {"costs": costs}
-        config = TradingConfig(num_envs=num_envs, **terms, **settings)
+        market, settings["anchor"] = with_anchor(market, settings.get("anchor", EQUAL))
+        config = TradingConfig(num_envs=num_envs, costs=Costs() if costs is None else costs, **settings)
         return TradingEnv(market, config=config, numpy=numpy, **window, **options)
     from finpod.envs.gym import LocomotionVectorEnv
     from finpod.envs.locomotion.environment import make_locomotion

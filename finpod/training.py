@@ -30,7 +30,7 @@ from finpod.tournament.run_folder import RunFolder, find
 from finpod.tournament.scheduler import Watch, open_executor, run
 from finpod.tournament.setup import Plan, Stop, TournamentSetup
 from finpod.tournament.trained_run import FORMAT, Run, TrainedRun, provenance, row_of
-from finpod.trading.anchors import with_anchor
+from finpod.trading.anchors import EQUAL, with_anchor
 from finpod.trading.execution import build_execution
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Window, simulate
@@ -137,7 +137,11 @@ def train(
     setups = [TournamentSetup(plan=replace(plan, seed=plan.seed + s), **shared) for s in range(seeds)]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, setups=setups)  # before the features are computed
-    remarks = _prepare(setups[0], progress, watch)
+    tell = progress or (lambda doing, share: None)
+    remarks = _prepare(setups[0], tell)
+    if progress is None and watch is None:
+        for remark in remarks:
+            warnings.warn(remark, stacklevel=2)
     if resume or fork is not None:
         (how["fork"] or folder).require_setups(setups, forked=fork is not None)
     if check:
@@ -147,7 +151,6 @@ def train(
     entry = _entry(out, storage, features, seeds=[one.plan.seed for one in setups], market=loaded, metadata=metadata)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
-    tell = progress or (lambda doing, share: None)
     return run(setups, folder, pods, entry, finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
@@ -178,12 +181,7 @@ def _learning_task(
 def _stock_task(
     device: str, market: Any, train: Any, validation: Any, features: Any, fill: str | None, **settings: Any
 ) -> StockTask:
-    for what, value in (("market", market), ("train", train), ("validation", validation)):
-        if value is None or (what == "market" and not isinstance(value, MarketData)):
-            text = f"task {STOCKS!r} needs {what}; pass a MarketData as market, pairs of dates as train and validation"
-            raise InputError(text, argument=what)
-    if not isinstance(settings.get("anchor", ""), str):
-        market, settings["anchor"] = with_anchor(market, settings["anchor"])
+    market, settings["anchor"] = with_anchor(market, settings.get("anchor", EQUAL))
     settings["costs"] = settings["costs"] or Costs()
     return make_stock_task(market, train, validation, trading_of(**settings), fill, features, device)
 
@@ -200,11 +198,10 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     return learning
 
 
-def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
+def _prepare(setup: TournamentSetup, progress: Progress) -> list[str]:
     """Compute features. Return remarks on dropped features, and on a `max_weight` that leaves some of the cash idle.
 
-    Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
-    gradient has rollouts longer than the training window.
+    Raises InputError if a learner that needs the gradient has rollouts longer than the training window.
     """
     task = setup.task
     if not isinstance(task, StockTask):
@@ -216,8 +213,7 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
             "choose a longer window, decide more often, or lower num_steps in config",
             argument="num_steps",
         )
-    if progress is not None:
-        progress("features", 0.0)
+    progress("features", 0.0)
     remarks = []
     if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
         remarks.append(f"features dropped because they are undefined on most of the members' training bars: {dropped}")
@@ -227,9 +223,6 @@ def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | N
         remarks.append(
             f"max_weight {cap:g} needs {needed:,} assets to invest all cash; some bars have {fewest}, so cash remains"
         )
-    if progress is None and watch is None:
-        for remark in remarks:
-            warnings.warn(remark, stacklevel=3)
     return remarks
 
 
@@ -278,20 +271,18 @@ def _ensemble(
 
 def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
     """Return rows of 'agent', 'window' and the figures `ACTIVE`, for the ensemble and its members in both windows."""
-    lines = []
-    for window in ("training", "validation"):
-        first, last = rows = task.train if window == "training" else task.validation
-        seen = Window(market=task.market, execution=build_execution(task.market, task.fill), first=first, last=last)
-        together = simulate(seen.execution, *rows, decisions_of(ensemble, ensemble.name, seen), task.trading)
-        figures = {"ensemble": task.score_of(together, rows).metrics}
+    execution, lines = build_execution(task.market, task.fill), []
+    for window, rows in (("training", task.train), ("validation", task.validation)):
+        seen = Window(market=task.market, execution=execution, first=rows[0], last=rows[1])
+        decide = decisions_of(ensemble, ensemble.name, seen)
+        paths = {"ensemble": simulate(execution, *rows, decide, task.trading)}
         for trial, agent in [pair for one in runs for pair in one.chosen]:
             own = task.for_agent(Settings.from_dict(trial.agent_settings).task)
             name = f"{trial.run}: " * (len(runs) > 1) + trial.agent
-            figures[name] = task.score_of(own.play(agent.policy(task.device), rows), rows).metrics
-        lines += [
-            {"agent": name, "window": window, **{key: values[key] for key in ACTIVE}}
-            for name, values in figures.items()
-        ]
+            paths[name] = own.play(agent.policy(task.device), rows)
+        for name, path in paths.items():
+            figures = task.score_of(path, rows).metrics
+            lines.append({"agent": name, "window": window, **{key: figures[key] for key in ACTIVE}})
     return lines
 
 

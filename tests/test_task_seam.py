@@ -273,8 +273,8 @@ def test_arguments_of_a_market_are_refused(task, tmp_path, argument, value):
 def test_stocks_need_a_market_and_windows(tmp_path, argument):
     options = {"market": random_market(130, 4), "train": ("2024-02-01", "2024-03-01"),
                "validation": ("2024-03-04", "2024-04-01"), argument: None}  # fmt: skip
-    assert f"needs {argument}" in untrainable("stocks", tmp_path, **options)
-    assert "needs market" in untrainable("stocks", tmp_path, **(options | {"market": "sample"}))
+    assert f"{argument} is None; pass" in untrainable("stocks", tmp_path, **options)
+    assert "market is 'sample'; pass" in untrainable("stocks", tmp_path, **(options | {"market": "sample"}))
 
 
 def test_an_episode_that_never_ends_is_named(task, monkeypatch):

@@ -115,12 +115,17 @@ def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice
     return weights
 
 
-def with_anchor(market: MarketData, weights: Array | pd.DataFrame) -> tuple[MarketData, str]:
+def with_anchor(market: MarketData | None, weights: str | Array | pd.DataFrame) -> tuple[MarketData, str]:
     """Return the market with `weights` [T, N] as an extra column, and the name of the anchor, 'extra:anchor'.
 
     Row t of `weights` is used from the close of bar t on. A frame must have the market's dates and tickers; its columns
-    are reordered. Raises InputError for another shape, values that are not numbers, and other dates or tickers.
+    are reordered. If `weights` is the name of an anchor, market and name are returned unchanged. Raises InputError for
+    another shape, values that are not numbers, other dates or tickers, and a `market` that is not a MarketData.
     """
+    if not isinstance(market, MarketData):
+        raise InputError(f"market is {market!r:.40}; pass market=finpod.load_market(...)", argument="market")
+    if isinstance(weights, str):
+        return market, weights
     if hasattr(weights, "columns"):
         weights = in_market_order(weights, market, "the anchor", "anchor")
     try:

@@ -66,7 +66,7 @@ def walk_forward(
     if name := next((name for name in ("check", "fork") if training.get(name)), None):
         raise InputError(f"{name} is an argument of finpod.train, but not of walk_forward; omit {name}", argument=name)
     require_free_for(out, overwrite=overwrite, resume=resume)
-    if not isinstance(training.get("anchor", ""), str):
+    if "anchor" in training:
         market, training["anchor"] = with_anchor(market, training["anchor"])
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
