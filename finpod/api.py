@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import wraps
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from finpod import training
 from finpod.backtesting import engine
-from finpod.loading import StrategyLike, load_strategy, load_task
+from finpod.loading import StrategyLike, file_and_class, load_strategy, load_task
 from finpod.lookahead import audit as lookahead
 from finpod.records import Audit
 
@@ -51,8 +50,8 @@ def train(task: str | PathLike[str], **options: Any) -> Ensemble | training.Trai
 @wraps(training.train, assigned=_COPIED)
 def train(task: Any = "stocks", **options: Any) -> Any:
     if isinstance(task, (str, PathLike)) and ".py" in str(task):
-        file, colon, kind = str(task).rpartition(":")
-        place = f"{Path(file).absolute()}:{kind}" if colon and file.endswith(".py") else str(Path(task).absolute())
+        file, kind = file_and_class(task)
+        place = f"{file.absolute()}:{kind}" if kind else str(file.absolute())
         options["metadata"] = {**options.get("metadata", {}), "task": place}
         task = load_task(task)
     return training.train(task, **options)

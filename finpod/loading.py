@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from finpod.errors import FinpodError, InputError, StrategyError, did_you_mean, with_kind
-from finpod.files import ENSEMBLE, TRAINED, WALK_FORWARD
+from finpod.files import ENSEMBLE, WALK_FORWARD
 from finpod.market.data import MarketData
 from finpod.measures import Array
 from finpod.rules import RULES
@@ -43,22 +43,20 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
         return spec
     if not isinstance(spec, (str, PathLike)):
         raise InputError(f"{spec!r:.60} is not a strategy; give an instance of Strategy, {_KINDS}", argument="strategy")
-    text = str(spec)
-    if text in RULES:
-        return RULES[text]()
-    path, wanted = _file_and_class(text)
+    if str(spec) in RULES:
+        return RULES[str(spec)]()
+    path, wanted = file_and_class(spec)
     if path.is_dir():
         return _trained(path, features)
     if path.suffix == ".py" and path.is_file():
-        strategy: Strategy = _made(path, wanted, Strategy)
-        return strategy
+        return _made(path, wanted, Strategy)
     if path.exists():
         raise StrategyError(f"{path} is not a strategy; give {_KINDS}")
     entries = [entry for entry in sorted(STRATEGIES.glob("*")) if entry.suffix == ".py" or entry.is_dir()]
     spellings = {word: str(entry) for entry in entries for word in (entry.name, entry.stem)}
     spellings |= {rule: rule for rule in RULES}
     hint = did_you_mean(path.name, spellings, f"give {_KINDS}")
-    raise InputError(f"there is no strategy {text!r}; {hint}", argument="strategy")
+    raise InputError(f"there is no strategy {str(spec)!r}; {hint}", argument="strategy")
 
 
 def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) -> Strategy:
@@ -66,12 +64,11 @@ def _trained(folder: Path, features: Sequence[Callable[[MarketData], Array]]) ->
         from finpod.walkforward.strategy import load_walkforward
 
         return load_walkforward(folder, features)
-    if (folder / TRAINED).is_file():
-        raise StrategyError(f"{folder} has agents of a task without a market, so they cannot trade; give stock agents")
     if not (folder / ENSEMBLE).is_file():
-        raise StrategyError(
-            f"{folder} has no trained agents (no {ENSEMBLE}); give a folder written by finpod train, or a .py file"
+        text = (
+            f"{folder} has no agents trained on a market (no {ENSEMBLE}); give a folder of stock agents, or a .py file"
         )
+        raise StrategyError(text)
     from finpod.ensemble import load_ensemble
 
     return load_ensemble(folder, features)
@@ -86,11 +83,10 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
-    path, wanted = _file_and_class(str(spec))
+    path, wanted = file_and_class(spec)
     if not (path.suffix == ".py" and path.is_file()):
         raise InputError(f"there is no task {str(spec)!r}; give a built-in task, or FILE.py:CLASS", argument="task")
-    task: Task = require_task(_made(path, wanted, Task, NEEDED))
-    return task
+    return require_task(_made(path, wanted, Task, NEEDED))
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
@@ -142,10 +138,10 @@ def _place(error: BaseException, path: Path) -> str:
     return reason if line is None else f"line {line}: {reason}"
 
 
-def _file_and_class(text: str) -> tuple[Path, str]:
-    """Return (path, class name) of file.py:Class. The class name is empty if `text` names none."""
-    file, _, wanted = text.rpartition(":")
-    return (Path(file), wanted) if file.endswith(".py") else (Path(text), "")
+def file_and_class(spec: str | PathLike[str]) -> tuple[Path, str]:
+    """Return (path, class name) of file.py:Class. The class name is empty if `spec` names none."""
+    file, _, wanted = str(spec).rpartition(":")
+    return (Path(file), wanted) if file.endswith(".py") else (Path(spec), "")
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:

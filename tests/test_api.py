@@ -91,7 +91,7 @@ def test_what_is_no_list_of_runs_is_one_line(work, results, value):
     ("gone/one.py:Half", InputError, "there is no strategy 'gone/one.py:Half'; "),
     ("mine.py", InputError, "there is no strategy 'mine.py'; did you mean strategies/mine.py?"),
     ("strategies/mein", InputError, "there is no strategy 'strategies/mein'; did you mean strategies/mine.py?"),
-    ("strategies", StrategyError, "strategies has no trained agents"),
+    ("strategies", StrategyError, "strategies has no agents trained on a market"),
     ("notes.txt", StrategyError, "notes.txt is not a strategy; give a .py file, the folder of a trained ensemble or one of "),
     (engine.Strategy, InputError, "<class 'finpod.strategy.Strategy'> is not a strategy; give an instance"),
 ])  # fmt: skip

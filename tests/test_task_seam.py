@@ -125,7 +125,7 @@ def test_it_is_resumed_to_the_run_that_was_never_interrupted(task, tmp_path):
 
 
 def test_a_run_is_no_strategy_and_no_walk_forward_is_made_of_it(run, task, tmp_path):
-    refused("small has agents of a task without a market", finpod.load_strategy, run.folder, error=StrategyError)
+    refused("small has no agents trained on a market", finpod.load_strategy, run.folder, error=StrategyError)
     options = {"market": random_market(130, 4), "start": "2024-03-01", "out": tmp_path / "wf"}
     refused("", finpod.walk_forward, task, about="task", **options)
 
