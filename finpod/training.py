@@ -137,11 +137,7 @@ def train(
     setups = [TournamentSetup(plan=replace(plan, seed=plan.seed + s), **shared) for s in range(seeds)]
     how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "fork": None if fork is None else find(fork)}
     folder.require(**how, setups=setups)  # before the features are computed
-    tell = progress or (lambda doing, share: None)
-    remarks = _prepare(setups[0], tell)
-    if progress is None and watch is None:
-        for remark in remarks:
-            warnings.warn(remark, stacklevel=2)
+    remarks = _prepare(setups[0], progress, watch)
     if resume or fork is not None:
         (how["fork"] or folder).require_setups(setups, forked=fork is not None)
     if check:
@@ -151,6 +147,7 @@ def train(
     entry = _entry(out, storage, features, seeds=[one.plan.seed for one in setups], market=loaded, metadata=metadata)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
+    tell = progress or (lambda doing, share: None)
     return run(setups, folder, pods, entry, finish, how=how, progress=tell, watch=watch, remarks=remarks)
 
 
@@ -198,10 +195,11 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
     return learning
 
 
-def _prepare(setup: TournamentSetup, progress: Progress) -> list[str]:
+def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
     """Compute features. Return remarks on dropped features, and on a `max_weight` that leaves some of the cash idle.
 
-    Raises InputError if a learner that needs the gradient has rollouts longer than the training window.
+    Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
+    gradient has rollouts longer than the training window.
     """
     task = setup.task
     if not isinstance(task, StockTask):
@@ -213,7 +211,8 @@ def _prepare(setup: TournamentSetup, progress: Progress) -> list[str]:
             "choose a longer window, decide more often, or lower num_steps in config",
             argument="num_steps",
         )
-    progress("features", 0.0)
+    if progress is not None:
+        progress("features", 0.0)
     remarks = []
     if dropped := ", ".join(f"{name} {share:.1%}" for name, share in task.panel.dropped.items()):
         remarks.append(f"features dropped because they are undefined on most of the members' training bars: {dropped}")
@@ -223,6 +222,9 @@ def _prepare(setup: TournamentSetup, progress: Progress) -> list[str]:
         remarks.append(
             f"max_weight {cap:g} needs {needed:,} assets to invest all cash; some bars have {fewest}, so cash remains"
         )
+    if progress is None and watch is None:
+        for remark in remarks:
+            warnings.warn(remark, stacklevel=3)
     return remarks
 
 
