@@ -97,20 +97,14 @@ class PrecomputedWeights:
         Raises StrategyError for invalid weights. The error names the strategy and the earliest day with such weights.
         """
         table = self._table[strategies, first:last].swapaxes(0, 1)
-        weights = torch.empty(table.shape, dtype=torch.float64)
-        np.copyto(weights.numpy(), table)
+        weights = torch.from_numpy(np.array(table, dtype=np.float64, order="C"))
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Also False for NaN, and if tolerated negative weights sum to below -TOLERANCE. `_unusable` decides these.
+        # Also False for NaN, and if tolerated negative weights sum to below -TOLERANCE. `clean_weights` decides these.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
-        if not sound.all():
-            doubtful = table[~sound.numpy()].astype(np.float64)
-            wrong = _unusable(doubtful) & ~np.isnan(doubtful).all(axis=-1)
-            if wrong.any():
-                row, s = np.argwhere(~sound.numpy())[wrong.argmax()]
-                market = self._window.market
-                clean_weights(doubtful[wrong][0], market.tickers, self.labels[strategies][s], market.dates[first + row])
-            weights.masked_fill_(plain.isnan().unsqueeze(-1), torch.nan)
+        market = self._window.market
+        for row, s in np.argwhere(~sound.numpy() & ~np.isnan(table).all(axis=-1)):
+            clean_weights(table[row, s], market.tickers, self.labels[strategies][s], market.dates[first + row])
         return _scaled(weights, total.unsqueeze(-1))
 
     def steps(self, s: int) -> Tensor:
@@ -123,14 +117,14 @@ class PrecomputedWeights:
         """Return the function by which `simulate` asks for the weights. It reads them in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
-        start, block, idle = 0, torch.empty(0), [True]
+        start, block = 0, torch.empty(0)
 
         def decide(step: int, row: int, _seen: Account) -> Tensor | None:
-            nonlocal start, block, idle
+            nonlocal start, block
             if not start <= row < start + len(block):
                 start, block = row, self.rows(row, min(row + size, last), strategies)
-                idle = block[..., 0].isnan().all(-1).tolist()
-            return None if idle[row - start] else block[row - start]
+            weights = block[row - start]
+            return None if weights[..., 0].isnan().all() else weights
 
         return decide
 
@@ -145,18 +139,18 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
     if weights.shape != (len(tickers),):
         text = f"weights of shape {weights.shape}; return one weight for each of the {len(tickers)} assets"
         raise StrategyError(f"{where} returned {text}")
-    if _unusable(weights):
-        worst = int(np.where(np.isfinite(weights), weights, -np.inf).argmin())
-        text = f"{weights[worst]:g} for {tickers[worst]}; weights must "
-        if not np.isfinite(weights[worst]):
-            text += "be finite"
-        elif weights[worst] < -TOLERANCE:
-            text += "not be negative (finpod is long only)"
-        else:
-            text = f"weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
-        raise StrategyError(f"{where} returned {text}")
     clean = torch.from_numpy(weights).clamp(min=0)
-    return _scaled(clean, clean.sum(-1, keepdim=True)).numpy()
+    total = clean.sum(-1, keepdim=True)
+    worst = int(np.where(np.isfinite(weights), weights, -np.inf).argmin())
+    if not np.isfinite(weights[worst]):
+        fault = f"{weights[worst]:g} for {tickers[worst]}; weights must be finite"
+    elif weights[worst] < -TOLERANCE:
+        fault = f"{weights[worst]:g} for {tickers[worst]}; weights must not be negative (finpod is long only)"
+    elif total > 1 + TOLERANCE:
+        fault = f"weights that sum to {weights.sum():.6f}; the sum must be at most 1 (finpod does not borrow)"
+    else:
+        return _scaled(clean, total).numpy()
+    raise StrategyError(f"{where} returned {fault}")
 
 
 def _as_table(weights: Any) -> Array:
@@ -185,13 +179,6 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"a {type(decision).__name__} that has no weights ({first_line(error)})"
         raise StrategyError(f"{where} returned {text}; return numbers in an array, Series or dict, or None") from error
-
-
-def _unusable(weights: Array) -> Array:
-    """Return a mask [...]: True where one of N weights is not finite or below -1e-6, or their sum is above 1 + 1e-6."""
-    with np.errstate(invalid="ignore"):
-        above = weights.clip(min=0).sum(axis=-1) > 1 + TOLERANCE
-        return ~np.isfinite(weights).all(axis=-1) | (weights < -TOLERANCE).any(axis=-1) | above
 
 
 def _scaled(weights: Tensor, total: Tensor) -> Tensor:
