@@ -18,37 +18,28 @@ if TYPE_CHECKING:
 Decision: TypeAlias = "Array | pd.Series | Mapping[str, float] | None"
 """Types that `decide` may return. The alias is a string so that pandas need not be imported."""
 FeatureLike = str | Callable[[MarketData], Array]
-SETS_KEPT = 2
-"""Number of different requests to a `FeatureTable` whose results are cached."""
 
 
 class FeatureTable:
-    """Unscaled features of a market, each computed once for all rows. Row t of a feature depends only on rows up to t.
+    """Unscaled features of a market. Each set of features is computed once for all rows, when it is first requested.
 
-    The last `SETS_KEPT` results that `get` computed are cached, and so is every computed feature.
+    Row t of a feature depends only on rows up to t.
     """
 
     def __init__(self, market: MarketData) -> None:
         self.market = market
-        self._columns: dict[Any, Array] = {}
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
         """Return (names [F], values [T, N, F] float32) of features, NaN if undefined. None: default features."""
-        key = tuple(names) if isinstance(names, (list, tuple)) else names
-        if key not in self._tables:
-            from finpod.features.panel import compute, name_of, resolve
+        from finpod.features.panel import compute, name_of, resolve
 
-            features, _ = resolve(self.market, names)
-            if missing := [feature for feature in features if feature not in self._columns]:
-                computed = compute(self.market, missing).numpy()
-                self._columns |= {feature: computed[..., i] for i, feature in enumerate(missing)}
-            values = np.stack([self._columns[feature] for feature in features], axis=-1)
+        features, _ = resolve(self.market, names)
+        if features not in self._tables:
+            values = compute(self.market, features).numpy()
             values.flags.writeable = False
-            while len(self._tables) >= SETS_KEPT:
-                del self._tables[next(iter(self._tables))]
-            self._tables[key] = tuple(map(name_of, features)), values
-        return self._tables[key]
+            self._tables[features] = tuple(map(name_of, features)), values
+        return self._tables[features]
 
 
 class MarketView:
@@ -252,10 +243,9 @@ def top_k(strength: Array, k: int, among: Array | None = None) -> Array:
     require_number("k", k, 1, whole=True)
     ranked = np.where(np.isnan(strength) | (False if among is None else ~np.asarray(among)), -np.inf, strength)
     order = np.argsort(-ranked, kind="stable")[:k]
-    chosen = order[ranked[order] > -np.inf]
-    weights = np.zeros(len(ranked))
-    weights[chosen] = 1 / max(len(chosen), 1)
-    return weights
+    chosen = np.zeros(len(ranked), dtype=bool)
+    chosen[order] = ranked[order] > -np.inf
+    return equal_parts(chosen)
 
 
 def equal_parts(among: Array) -> Array:
