@@ -17,7 +17,6 @@ arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are ar
 """
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,8 @@ from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
 """Divisors below this value per period are rounding errors; the ratio is NaN."""
+RATES = (-0.99, 1)
+"""Smallest and largest yearly risk-free rate, as fractions."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def metrics(
     """
     if (equity is None) == (returns is None):
         raise InputError("metrics() takes either an equity curve or returns=...; pass exactly one of them")
-    check_rates(risk_free)
+    require_number("risk_free", risk_free, *RATES)
     if returns is None:
         dates, curve = dates_of(equity, "the equity curve"), _curve(equity)
         steps = _steps(curve)
@@ -179,7 +180,7 @@ def rolling_sharpe(
 ) -> Array:
     """Return the yearly Sharpe ratio [n] or [n, E] of the `window` returns up to each date; NaN for fewer returns."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
-    check_rates(risk_free)
+    require_number("risk_free", risk_free, *RATES)
     mean, deviation = _rolling(returns, window)
     return _ratio(mean - ((1 + risk_free) ** (1 / periods_per_year) - 1), deviation) * np.sqrt(periods_per_year)
 
@@ -312,11 +313,3 @@ def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
             argument="benchmark",
         )
     return curve, other, benchmark_dates if dates is None else dates
-
-
-def check_rates(risk_free: float) -> None:
-    """Raise InputError for a yearly rate outside (-1, 1]."""
-    if not (isinstance(risk_free, Real) and -1 < risk_free <= 1):
-        text = f"risk_free is {risk_free if isinstance(risk_free, Real) else repr(risk_free)}"
-        way_out = "pass a yearly rate as a fraction above -1 and up to 1, such as 0.05 for 5 %"
-        raise InputError(f"{text}; {way_out}", argument="risk_free")

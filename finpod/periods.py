@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 import warnings
 from contextlib import suppress
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 
 Array = NDArray[Any]
 
@@ -111,9 +110,7 @@ def is_weekly_or_longer(dates: Array) -> bool:
 
 def check_periods(value: Any) -> float:
     """Return the periods per year, as an int if whole. Raises InputError for a value that is not positive and finite."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
-        text = f"periods_per_year is {value!r}; it must be a finite number above 0, such as 252"
-        raise InputError(text, argument="periods_per_year")
+    require_number("periods_per_year", value, 1e-12)
     return plain(float(value))
 
 
@@ -177,9 +174,8 @@ def dates_of(values: Any, what: str) -> Array | None:
     if index.nlevels == 1 and labels.hasnans:
         raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop it or give it a date")
     if labels.has_duplicates or not labels.is_monotonic_increasing:
-        pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
-        pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
-        one, other = (str(label).removesuffix(" 00:00:00") for label in pair)
+        row = int(np.argmax(labels[1:] <= labels[:-1]))
+        one, other = (str(label).removesuffix(" 00:00:00") for label in labels[row : row + 2])
         raise InputError(f"{what} is not in order: {one} is followed by {other}; sort it, and keep one value per date")
     return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
 

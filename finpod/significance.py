@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from finpod.errors import InputError
+from finpod.errors import InputError, require_number
 from finpod.measures import DUST, Array
 
 METRICS = ("sharpe", "cagr", "max_drawdown")
@@ -24,7 +24,6 @@ STRATEGY = "strategy"
 """Key of the intervals of the strategy itself."""
 _CHUNK = 2**18
 """Number of resampled days of a series that are in memory at a time. They fit the processor's cache."""
-EULER = 0.5772156649015329
 MOST_SPLITS = 20
 """Largest number of blocks of `overfitting`: 20 blocks have 184,756 combinations."""
 
@@ -58,10 +57,8 @@ def intervals(
 
     Raises InputError for unequal lengths, fewer than two days, NaN, infinities, and settings out of range.
     """
-    if not (0 < level < 1 and resamples >= 1):
-        raise InputError(
-            f"level is {level} and resamples is {resamples}; level must be between 0 and 1, resamples at least 1"
-        )
+    require_number("level", level, 0.01, 0.99)
+    require_number("resamples", resamples, 1, whole=True)
     days, rate = len(returns), (1 + risk_free) ** (1 / periods_per_year) - 1
     table = {name: _checked(series, days) for name, series in {STRATEGY: returns, **others}.items()}
     own = table[STRATEGY]
@@ -172,7 +169,7 @@ def expected_best(trials: int, sd: float) -> float:
     if trials == 1:
         return 0.0
     quantile = NormalDist().inv_cdf
-    return sd * ((1 - EULER) * quantile(1 - 1 / trials) + EULER * quantile(1 - 1 / (trials * math.e)))
+    return sd * ((1 - np.euler_gamma) * quantile(1 - 1 / trials) + np.euler_gamma * quantile(1 - 1 / (trials * math.e)))
 
 
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:

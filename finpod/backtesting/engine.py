@@ -11,7 +11,7 @@ from finpod.files import Progress
 from finpod.lookahead.audit import quick_audit
 from finpod.lookahead.packing import pack
 from finpod.market.data import DateLike, MarketData, as_date
-from finpod.measures import Array, check_rates
+from finpod.measures import RATES, Array
 from finpod.records import Audit
 from finpod.result import BacktestResult
 from finpod.strategy import FeatureTable, Strategy
@@ -72,7 +72,7 @@ def backtest(
     require_market(market)
     if fast and isinstance(strategy, Strategy):
         raise InputError("fast is True, but a Strategy decides bar by bar; omit the argument fast", argument="fast")
-    check_rates(risk_free)
+    require_number("risk_free", risk_free, *RATES)
     require_number("opened", opened, 1, whole=True)
     who = strategy if isinstance(strategy, Strategy) else Strategy()
     label = name if name is not None else who.name if who is strategy else "weights"
