@@ -257,8 +257,6 @@ RULES: dict[str, Callable[[], Strategy]] = {
 """Name -> function that returns the strategy."""
 BASELINES = tuple(RULES)[4:]
 """Names of the strategies with which an agent is compared."""
-SOLVED, SIZED = ("minimum-variance", "hierarchical-risk-parity"), ("dollar-volume",)
-"""Names of the strategies that need `PACKAGE`, and of those that need volumes."""
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:
@@ -267,8 +265,9 @@ def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarnin
         return [], [ResultWarning("rules_daily_only", {"rules": list(BASELINES)})]
     warnings = []
     if find_spec(PACKAGE) is None:
-        warnings.append(ResultWarning("rules_missing", {"rules": list(SOLVED), "package": PACKAGE}))
+        solved = ["minimum-variance", "hierarchical-risk-parity"]
+        warnings.append(ResultWarning("rules_missing", {"rules": solved, "package": PACKAGE}))
     if market.volume is None or not (np.nan_to_num(market.volume) > 0).any():
-        warnings.append(ResultWarning("rules_without_volumes", {"rules": list(SIZED)}))
+        warnings.append(ResultWarning("rules_without_volumes", {"rules": ["dollar-volume"]}))
     left_out = {name for warning in warnings for name in warning.data["rules"]}
     return [RULES[name]() for name in BASELINES if name not in left_out], warnings

@@ -33,8 +33,8 @@ BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
 """Largest number of assets, and of days. 60,000 weekdays from 2010 end in the year 2239."""
-HOLD, FEE_BPS, NAMES = WEEK, 10.0, 20
-"""Settings of `CALIBRATED`: sessions between decisions, costs in bps per side, and number of assets."""
+HOLD, NAMES = WEEK, 20
+"""Settings of `CALIBRATED`: sessions between decisions, and number of assets. Costs are 10 bps per side."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Yearly information ratios, after costs, that `SignalOracle` reaches with the signals in `CALIBRATED`."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
