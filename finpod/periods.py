@@ -174,8 +174,9 @@ def dates_of(values: Any, what: str) -> Array | None:
     if index.nlevels == 1 and labels.hasnans:
         raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop it or give it a date")
     if labels.has_duplicates or not labels.is_monotonic_increasing:
-        row = int(np.argmax(labels[1:] <= labels[:-1]))
-        one, other = (str(label).removesuffix(" 00:00:00") for label in labels[row : row + 2])
+        pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
+        pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
+        one, other = (str(label).removesuffix(" 00:00:00") for label in pair)
         raise InputError(f"{what} is not in order: {one} is followed by {other}; sort it, and keep one value per date")
     return None if stamps is None else stamps.tz_localize(None).to_numpy().astype("datetime64[ns]")
 
