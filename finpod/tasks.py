@@ -155,7 +155,7 @@ class StockTask(Task):
         return self.score_of(self.play(policy, self.validation), self.validation)
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window (first row, last row), with settings `trading`."""
+        """Return the path of the deterministic policy on a window (first row, last row), on the CPU, with `trading`."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -167,11 +167,11 @@ class StockTask(Task):
             anchor = self.anchor[row] if trading.around else None
             return greedy_weights(policy, trading, panel.features[row], panel.among[row], state, price, equity, anchor)
 
-        return simulate(execution, *window, decide, trading)
+        return Path(*map(Tensor.cpu, simulate(execution, *window, decide, trading)))
 
     def score_of(self, path: Path, window: tuple[int, int]) -> Score:
         """Return the score of a path on a window (first row, last row): `metrics`, `active_figures` and returns."""
-        equity, periods = path.equity.cpu().numpy(), self.market.periods_per_year
+        equity, periods = path.equity.numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
@@ -183,7 +183,7 @@ class StockTask(Task):
                 return None if k % self.trading.hold else self.anchor[row]
 
             terms = replace(self.trading.uncapped, whole_shares=False)
-            self._baselines[window] = simulate(self.execution, *window, decide, terms)
+            self._baselines[window] = Path(*map(Tensor.cpu, simulate(self.execution, *window, decide, terms)))
         return self._baselines[window]
 
     @cached_property
@@ -192,7 +192,7 @@ class StockTask(Task):
 
     def baseline(self) -> Array:
         """Return [n] validation returns of `baseline_path`."""
-        return simple_returns(self.baseline_path(self.validation).equity.cpu().numpy())
+        return simple_returns(self.baseline_path(self.validation).equity.numpy())
 
     def spec(self) -> dict[str, Any]:
         """Return the task data that an ensemble needs: features, scaling, trading settings, windows and data hash."""
