@@ -210,7 +210,8 @@ def test_spells_may_repeat_overlap_and_lie_outside(members):
 
 @pytest.mark.parametrize(("text", "value"), [
     ("ticker,from\nA,2020-01-01\n", "to_exclusive"), (HEAD, r"members\.csv"),
-    (HEAD + "A,,2020-01-01\n", "'from' of A is blank"), (HEAD + "A,2020-01-02,2020-01-02\n", "of A \\(2020-01-02\\)"),
+    (HEAD + "A,,2020-01-01\n", "'from' of A is NaT"),
+    (HEAD + "A,2020-01-02,2020-01-02\n", "'from' of A is 2020-01-02"),
 ])  # fmt: skip
 def test_unusable_membership_files(members, text, value):
     refused(value, read_members, members(text), error=DataError)

@@ -55,21 +55,15 @@ INDEXES = {
 """Indexes by name. Shanghai and Shenzhen have the same sessions, those of the calendar XSHG."""
 
 _CORRECTED = {
-    "nasdaq100": (
-        ("NDOI", "", "ENDP"),  # Endo never had the symbol NDOI
-        ("MNST", "2008-11-10", "MWW"),  # Monster Worldwide; MNST is Monster Beverage today
-    ),
-    "dow30": (("PM", "2003-01-27", "MO"),),  # Philip Morris Companies; PM is what it spun off in 2008
+    "nasdaq100": {
+        ("NDOI", "2006-01-01"): [("ENDP", "2006-01-01", "2015-01-01")],  # Endo never had the symbol NDOI
+        ("MNST", "2006-01-01"): [("MWW", "2006-01-01", "2008-11-10")],  # MNST is Monster Beverage today
+        ("TCOM", "2006-01-01"): [("TCOM", "2006-01-01", "2015-01-01"), ("TCOM", "2015-12-21", "2021-12-20")],
+        ("WTW", "2006-01-01"): [("WTW", "2006-01-01", "2015-01-01"), ("WTW", "2018-12-24", "2020-04-30")],
+    },
+    "dow30": {("PM", "1985-10-30"): [("MO", "1985-10-30", "2003-01-27")]},  # PM is what it spun off in 2008
 }
-"""Corrections of the package index-constitution. Index -> (wrong symbol, end of spell or "" for all, right symbol)."""
-_GAPS = {
-    "nasdaq100": (
-        ("WTW", "2015-01-01", "2018-12-24"),
-        ("ENDP", "2015-01-01", "2015-12-21"),
-        ("TCOM", "2015-01-01", "2015-12-21"),
-    )
-}
-"""Days on which index-constitution wrongly lists an asset as a member, by index: (ticker, from, to_exclusive)."""
+"""Corrections of the package index-constitution. Index -> (symbol, first day) of a wrong spell -> right spells."""
 COLUMNS = ("ticker", "from", "to_exclusive")
 """Columns of a membership CSV, one row per spell. An empty end means that the spell is still open."""
 
@@ -124,8 +118,7 @@ class Membership:
 
     def renamed_to_newest(self) -> Membership:
         """Return the spells under the newest symbol of each listing, which vendors use for its whole history."""
-        older = {symbol for names in families() for symbol in names[:-1]}
-        return self.spelled_as([*(names[-1] for names in families()), *set(self.tickers) - older])
+        return self.spelled_as([names[-1] for names in families()])
 
     def renamed(self, rename: Rename) -> Membership:
         """Return the spells with `rename` applied to those that began before its day, or to all if it has no day."""
@@ -166,38 +159,39 @@ def read_members(path: str | PathLike[str], day_first: bool | None = None) -> Me
 
     Tickers and dates may have any spelling. Raises InputError for a missing file and DataError for invalid content.
     """
-    source = Path(path)
-    table = read_columns(source, COLUMNS, "membership file", argument="members")
-    table = table.assign(ticker=parse_tickers(table["ticker"], source.name)[0].astype(object))
-    days = parse_stamps(pd.concat([table[column] for column in COLUMNS[1:]]), source.name, day_first)  # read as one
-    table["from"], table["to_exclusive"] = np.split(days.clock, 2)
-    if len(blank := table[table["from"].isna()]):
+    name = Path(path).name
+    table = read_columns(Path(path), COLUMNS, "membership file", argument="members")
+    days = parse_stamps(pd.concat([table["from"], table["to_exclusive"]]), name, day_first)  # read as one
+    start, stop = np.split(days.clock, 2)
+    stop = np.where(np.isnat(stop), _OPEN, stop)
+    if (wrong := ~(start < stop)).any():
+        ticker, first, end = (column[wrong][0] for column in (table["ticker"].to_numpy(), start, stop))
         raise DataError(
-            f"{source.name}: 'from' of {blank['ticker'].iloc[0]} is blank; give the first day of each spell"
+            f"{name}: 'from' of {ticker} is {first!s:.10}, which is not before 'to_exclusive' ({end!s:.10}); give the "
+            "first day of each spell, and as 'to_exclusive' a later day, or nothing if the spell is still open"
         )
-    reading = f"{source.name} ({days.reading})" if days.reading else source.name
-    membership = _membership(table, f"point-in-time membership from {reading}")
-    if (backward := membership.stop <= membership.start).any():
-        ticker, start, stop = (part[backward][0] for part in (membership.tickers, membership.start, membership.stop))
-        raise DataError(f"{source.name}: 'to_exclusive' of {ticker} ({stop!s:.10}) must be after 'from', {start!s:.10}")
-    return membership
+    spells = pd.DataFrame({"ticker": table["ticker"], "from": start, "to_exclusive": stop})
+    reading = f" ({days.reading})" if days.reading else ""
+    return _membership(spells, name, f"point-in-time membership from {name}{reading}")
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
     """Return a permanent membership (survivorship bias). Raises InputError for no ticker, DataError for a bad one."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
-    symbols, _ = parse_tickers(pd.Series(list(tickers), dtype=object), "the list of tickers")
-    spells = pd.DataFrame({"ticker": symbols.astype(object), "from": _START, "to_exclusive": _OPEN})
-    return _membership(spells, sentence, survivorship=True)
+    spells = pd.DataFrame({"ticker": pd.Series(list(tickers), dtype=object), "from": _START, "to_exclusive": _OPEN})
+    return _membership(spells, "the list of tickers", sentence, survivorship=True)
 
 
-def _membership(spells: pd.DataFrame, sentence: str, **facts: Any) -> Membership:
-    """Return the membership of a table with `COLUMNS`, with tickers in any spelling. Repeated spells count once."""
-    spells = spells.assign(ticker=spells["ticker"].map(normal_ticker)).drop_duplicates(list(COLUMNS))
-    start, stop = (spells[day].fillna(_OPEN).to_numpy().astype("datetime64[ns]") for day in COLUMNS[1:])
-    tickers = spells["ticker"].to_numpy(dtype=object)
-    return Membership(tickers=tickers, start=start, stop=stop, sentence=sentence, **facts)
+def _membership(spells: pd.DataFrame, name: str, sentence: str, **facts: Any) -> Membership:
+    """Return the membership of a table with `COLUMNS`, with tickers in any spelling. Repeated spells count once.
+
+    Errors about tickers call the source of the table `name`.
+    """
+    tickers, _ = parse_tickers(spells["ticker"], name)
+    spells = spells.assign(ticker=tickers.astype(object)).drop_duplicates()
+    start, stop = (spells[day].to_numpy().astype("datetime64[ns]") for day in ("from", "to_exclusive"))
+    return Membership(tickers=spells["ticker"].to_numpy(), start=start, stop=stop, sentence=sentence, **facts)
 
 
 def find_index(name: str) -> Index | None:
@@ -243,19 +237,14 @@ def index_members(name: str) -> Membership:
     import index_constitution
 
     history = index_constitution.history(index.name)
-    spells = pd.DataFrame({"ticker": history["symbol"].astype(str), "from": history["opt-in"]})
-    spells["to_exclusive"] = history["opt-out"].fillna(_OPEN)
-    spells = spells[spells["from"] < spells["to_exclusive"]].copy()
-    for wrong, end, right in _CORRECTED.get(index.name, ()):
-        spells.loc[(spells["ticker"] == wrong) & ((spells["to_exclusive"] == end) | (end == "")), "ticker"] = right
-    for ticker, left, again in _GAPS.get(index.name, ()):
-        spans = (spells["ticker"] == ticker) & (spells["from"] < left) & (spells["to_exclusive"] > again)
-        rest = spells[spans].assign(**{"from": pd.Timestamp(again)})
-        spells.loc[spans, "to_exclusive"] = pd.Timestamp(left)
-        spells = pd.concat([spells, rest], ignore_index=True)
+    spells = history[["symbol", "opt-in", "opt-out"]].set_axis(list(COLUMNS), axis=1).fillna({"to_exclusive": _OPEN})
+    for (ticker, day), right in _CORRECTED.get(index.name, {}).items():
+        wrong = (spells["ticker"] == ticker) & (spells["from"] == day)
+        spells = pd.concat([spells[~wrong], pd.DataFrame(right, columns=COLUMNS).astype(spells.dtypes)])
     yahoo = {r"^SH(\d+)$": r"\1.SS", r"^SZ(\d+)$": r"\1.SZ"}  # Yahoo's spelling of Chinese symbols
     return _membership(
-        spells.replace({"ticker": yahoo}, regex=True),
+        spells[spells["from"] < spells["to_exclusive"]].replace({"ticker": yahoo}, regex=True),
+        index.title,
         f"point-in-time {index.title} membership from index-constitution {version('index-constitution')}",
         index=index,
     )
