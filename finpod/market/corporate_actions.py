@@ -47,8 +47,8 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     the vendor gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has
     the unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
 
-    A split that is missing from the adjusted close is applied. A split that was applied twice is taken out once. A
-    split that was applied to a part of the history is applied to the rest. See `_as_traded` for unadjusted closes.
+    A split that adj_close lacks is applied. A split that was applied twice is taken out once. A split that was applied
+    to a part of the history is applied to the rest. See `_as_traded` for unadjusted closes.
 
     A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
     c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
@@ -56,15 +56,13 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
     else by the first. For d > 0.1 % of the price, other steps are repaired if d is missing or double, else reported.
     """
     values = dict(bars.values)
-    split, dividend = values.pop("split", np.ones(len(bars))), values.pop("dividend", None)
+    split, dividend = (values.pop(event, np.zeros(len(bars))) for event in ("split", "dividend"))
     vendor = values.get("adj_close", np.full(len(bars), np.nan))
     has_adjusted = ~np.isnan(vendor)
     values["adj_close"] = np.where(has_adjusted, vendor, values["close"])
     bars, splits = _fit_splits(replace(bars, values=values), split, has_adjusted, log)
-    steps, listed = splits.missing, splits.as_traded + splits.in_closes != 0
-    if dividend is not None:
-        steps = steps + _fit_dividends(bars, dividend, splits, has_adjusted, log)
-        listed |= dividend > 0
+    steps = splits.missing + _fit_dividends(bars, dividend, splits, has_adjusted, log)
+    listed = (splits.as_traded + splits.in_closes != 0) | (dividend > 0)
     values = {**bars.values, "adj_close": bars.values["adj_close"] * np.exp(-bars.sum_after(steps))}
     if not has_adjusted.any() and not steps.any():
         del values["adj_close"]
@@ -75,8 +73,8 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
         some = f" for {len(np.unique(bars.code[~has_adjusted]))} of its assets" if has_adjusted.any() else ""
         action = "these prices are assumed to be adjusted for splits and dividends"
         if steps[~has_adjusted].any():
-            actions = "listed splits; no dividends are listed" if dividend is None else "listed splits and dividends"
-            action = f"finpod adjusted these prices for the {actions}"
+            dividends = " and dividends" if (dividend > 0).any() else "; no dividends are listed"
+            action = f"finpod adjusted these prices for the listed splits{dividends}"
         notes.append(f"{name} has no adjusted close{some}; {action}")
     return replace(bars, values=values), notes, listed
 
@@ -105,11 +103,10 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
         log.repair(kind, *bars.places(chosen), "split", split[chosen], "in adj_close once")
 
     def two_readings(row: int) -> str:
-        returns, raw = [f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row])], bool(as_traded[row])
-        one, other = ("unadjusted", "adjusted") if raw else ("adjusted", "unadjusted")
+        adjusted, unadjusted = (f"{np.exp(move[row]) * size - 1:+.2%}" for size in (1, split[row]))
         return (
-            f"a split of {split[row]:g} is listed; if the closes are {one}, as assumed, the return is "
-            f"{returns[raw]}; if they are {other}, it is {returns[not raw]}"
+            f"a split of {split[row]:g} is listed; the return is {adjusted} if the closes are adjusted, {unadjusted} if "
+            f"they are unadjusted; they are assumed to be {'unadjusted' if as_traded[row] else 'adjusted'}"
         )
 
     log.report("splits that may be in the prices already", bars, doubtful, two_readings)
@@ -178,10 +175,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 
 
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
-    """Return the steps [R] of log(adj_close) that are missing (positive) or in excess (negative) at each dividend.
-
-    A vendor's step that does not fit a dividend above 0.1 % of the price is repaired if certainly wrong, else reported.
-    """
+    """Return the steps [R] of log(adj_close) that are missing (positive) or in excess (negative) at each dividend."""
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
     close, cash, vendor = bars.values["close"], dividend[rows], has_adjusted[rows]

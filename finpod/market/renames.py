@@ -19,9 +19,6 @@ from finpod.market.readers import read_columns
 
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
-BUNDLED = Path(__file__).with_name("renames.csv")
-"""Well-known renames, in the format of a user's file. A rename has no date if another company also used the new symbol.
-It then applies only to lists of members, because prices under the new symbol may be of either company."""
 GRACE = np.timedelta64(10, "D")
 """Prices may change symbol this long before or after the rename. Bars after a longer pause are of another company."""
 ALIKE = 0.005
@@ -43,8 +40,12 @@ class Rename(NamedTuple):
 
 @cache
 def bundled_renames() -> tuple[Rename, ...]:
-    """Return the renames of the bundled table, by date."""
-    return tuple(rename._replace(bundled=True) for rename in read_renames(BUNDLED))
+    """Return the well-known renames of renames.csv, by date.
+
+    A rename has no date if another company also used the new symbol. It then applies only to lists of members, because
+    prices under the new symbol may be of either company.
+    """
+    return tuple(rename._replace(bundled=True) for rename in read_renames(Path(__file__).with_name("renames.csv")))
 
 
 def read_renames(renames: Renames, day_first: bool | None = None) -> list[Rename]:
@@ -65,12 +66,11 @@ def read_renames(renames: Renames, day_first: bool | None = None) -> list[Rename
             f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}} or a CSV with columns old and new",
             argument="renames",
         )
-    symbols = [list(parse_tickers(table[column], name)[0]) for column in ("old", "new")]
-    days = parse_stamps(table["date"], name, day_first).clock if "date" in table else [None] * len(table)
-    rules = [Rename(old, new, None if pd.isna(day) else day) for old, new, day in zip(*symbols, days, strict=True)]
-    if twice := [symbol for symbol in symbols[0] if symbols[0].count(symbol) > 1]:
-        raise DataError(f"{name} has two entries for {twice[0]}; keep one")
-    return rules
+    old, new = (pd.Series(parse_tickers(table[column], name)[0], dtype=object) for column in ("old", "new"))
+    if (twice := old.duplicated()).any():
+        raise DataError(f"{name} has two entries for {old[twice].iloc[0]}; keep one")
+    days = parse_stamps(table["date"], name, day_first).clock if "date" in table else [pd.NaT] * len(table)
+    return [Rename(one, other, None if pd.isna(day) else day) for one, other, day in zip(old, new, days, strict=True)]
 
 
 def join_renamed(
@@ -136,7 +136,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     if rule.old not in series:  # all its bars were moved to another symbol
         return None
     tables = series[rule.old], series.get(rule.new, series[rule.old].iloc[:0])
-    old, new = (part[part["close"] > 0] for part in tables)
+    old, new = (table[table["close"] > 0] for table in tables)
     moved = old
     if rule.day is not None and len(old):  # bars after a pause that ends after the rename belong to another company
         pause = np.diff(old.index, prepend=rule.day - GRACE) > GRACE
@@ -158,11 +158,9 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
         sentence = f"{rule.old} ends at {last:g}, {rule.new} continues at {first:g}"
         log.suspect("renamed tickers that join at different prices", [rule.new], seam, [sentence])
     rest = series.pop(rule.old).drop(moved.index)
-    without_price = [part[~(part["close"] > 0)] for part in reversed(tables)]
     if is_split_up := len(moved) < len(old):
-        series[rule.old] = rest
-        without_price.pop()
-    joined = pd.concat([part for part in (*without_price, *_on_one_scale(moved, new, both)) if len(part)])
+        series[rule.old], rest = rest, rest.iloc[:0]
+    joined = pd.concat([tables[1].drop(new.index), rest, *_on_one_scale(moved, new, both)])
     for name in joined.columns.intersection(["split", "dividend"]):  # one of the two may list it on a common day
         event = joined[name].where((joined[name] > 0) & ~(joined[name].eq(1) & (name == "split")))
         joined[name] = event.groupby(level=0).transform("last").fillna(joined[name])
