@@ -48,18 +48,15 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     or if adj_close is missing although other bars of the asset have one. If only the open is outside [low, high], or
     the volume is negative or infinite, this value becomes NaN and the rest of the bar is kept.
     """
-    values = dict(bars.values)
-    nothing = np.full(len(bars), np.nan)
-    opened, high, low, close, adjusted, volume = (
-        values.get(name, nothing) for name in (*PRICES, "adj_close", "volume")
-    )
+    values, prices = dict(bars.values), (*PRICES, "adj_close")
+    columns = {name: values.get(name, np.full(len(bars), np.nan)) for name in (*prices, "volume")}
+    opened, high, low, close, adjusted, volume = columns.values()
     slack = np.minimum(CENT, PART * np.abs(close))
     above, below = high * (1 + 1e-4) + slack, low * (1 - 1e-4) - slack
-    prices = {name: values[name] for name in (*PRICES, "adj_close") if name in values}
     has_adjusted = (bars.per_asset(~np.isnan(adjusted)) > 0)[bars.code]
-    not_positive = "bars masked, a price was impossible"
+    impossible = {name: (columns[name] <= 0) | np.isinf(columns[name]) for name in prices}
     checks = [
-        *((not_positive, name, (price <= 0) | np.isinf(price), True) for name, price in prices.items()),
+        *(("bars masked, a price was impossible", name, fails, True) for name, fails in impossible.items()),
         ("bars masked, no adjusted close", "adj_close", np.isnan(adjusted) & has_adjusted, True),
         ("bars masked, high below low", "high", above < below, True),
         ("bars masked, close outside high and low", "close", (close < below) | (close > above), True),
@@ -88,10 +85,9 @@ def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
     if "volume" not in values:
         return bars
     prices = [values[column] for column in PRICES if column in values]
-    if len(prices) > 1:
-        moved = np.fmax.reduce(prices) > np.fmin.reduce(prices)
-    else:
-        moved = ~bars.first & (values["close"] != bars.previous(values["close"]))
+    if len(prices) == 1:
+        prices.append(bars.previous(values["close"]))
+    moved = np.fmax.reduce(prices) > np.fmin.reduce(prices)
     silent = (values["volume"] == 0) & moved
     log.repair("volumes masked, zero although the price moved", *bars.places(silent), "volume", 0.0)
     volume = np.where(silent, np.nan, values["volume"])
@@ -146,13 +142,10 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     bars = bars.without(masked)
     tail, length = _tails(bars, uncertain, session[~masked])
     close, begins = bars.values["close"], tail & ~np.r_[False, tail[:-1]]
+    suspicious = begins & (length + 1 >= EQUAL_CLOSES)
+    text = "from here to the end; perhaps the vendor repeats the price of the last trade"
     log.report(
-        "closes that stay the same to the end",
-        bars,
-        begins & (length + 1 >= EQUAL_CLOSES),
-        lambda row: (
-            f"the close is {close[row]:g} from here to the end; perhaps the vendor repeats the price of the last trade"
-        ),
+        "closes that stay the same to the end", bars, suspicious, lambda row: f"the close is {close[row]:g} {text}"
     )
     return bars
 
@@ -179,19 +172,18 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     sessions = np.unique(sessions.astype("datetime64[D]"))
     at = np.searchsorted(sessions, days)
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
-    after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
-    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # position in the gap
-    missing = sessions[at[after_gap] - gap[after_gap] + nth]
-    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("there is no bar on this session"))
+    rows = np.flatnonzero(gap > 0)
+    tickers = np.repeat(bars.places(rows)[0], gap[rows])
+    missing = np.concatenate([sessions[:0], *(sessions[at[row] - gap[row] : at[row]] for row in rows)])
+    log.suspect("sessions without a bar", tickers, missing, repeat("there is no bar on this session"))
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     log.report("bars without volume", bars, volume == 0, lambda row: f"the volume is 0, the close is {close[row]:g}")
     _report_moves(bars, gap, listed, log)
     last = np.r_[bars.first[1:], True]
     _report_renames(bars, at, np.flatnonzero(last), log)
     end = dates[-1].astype("datetime64[D]")
-    log.report(
-        "series that end early", bars, last & (days < end), lambda _: f"the bars end here; the data continue to {end}"
-    )
+    text = f"the bars end here; the data continue to {end}"
+    log.report("series that end early", bars, last & (days < end), lambda _: text)
 
 
 def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:

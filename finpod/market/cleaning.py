@@ -87,11 +87,7 @@ def build_market(
             **facts,
             **log.content(),
             "calendar": calendar or NO_CALENDAR,
-            "notes": [
-                *manifest.get("notes", ()),
-                *notes,
-                *_note_on_gaps(fields["member"], np.isfinite(fields["close"])),
-            ],
+            "notes": notes + _note_on_gaps(fields["member"], np.isfinite(fields["close"])),
         },
     )
 
@@ -117,18 +113,12 @@ def _check_tickers(
     membership = membership.spelled_as(tickers)
     members = membership.during(bars["date"].min().to_datetime64(), bars["date"].max().to_datetime64())
     if benchmark in members:
-        raise InputError(
-            f"{benchmark} cannot be both the benchmark and a member; choose another benchmark, or remove "
-            f"{benchmark} from the members",
-            argument="benchmark",
-        )
+        text = f"{benchmark} cannot be both the benchmark and a member; choose another benchmark, or remove the member"
+        raise InputError(text, argument="benchmark")
     missing = [ticker for ticker in members if ticker not in tickers]
     if missing and not allow_missing:
-        raise InputError(
-            f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(members)} members); remove "
-            "these members, or pass allow_missing=True",
-            argument="allow_missing",
-        )
+        text = f"{name} has no prices for {', '.join(missing)} ({len(missing)} of {len(members)} members)"
+        raise InputError(f"{text}; remove these members, or pass allow_missing=True", argument="allow_missing")
     return membership
 
 
@@ -175,10 +165,8 @@ def _check_exchange(
         fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are not sessions of {calendar}"
     else:
         return
-    raise DataError(
-        f"{name}: {fault}; give the exchange as calendar=, such as XTKS or XLON, or keep all dates with calendar=None",
-        argument="calendar",
-    )
+    way_out = "give the exchange as calendar=, such as XTKS or XLON, or keep all dates with calendar=None"
+    raise DataError(f"{name}: {fault}; {way_out}", argument="calendar")
 
 
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
@@ -192,11 +180,9 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
     if outside.mean() > ODD_DATES:
         away = pd.DataFrame({"from open": stamps - opens, "to close": closes - stamps})[~outside]
         if outside.all() or (away.groupby(days[~outside]).min() > UNCOVERED).any(axis=1).mean() > 0.5:
-            raise DataError(
-                f"{name}: {outside.sum():,} bars, such as at {stamps[outside][0]!s:.16}, are outside the trading hours of "
-                f"{calendar}, and most sessions lack bars near their open or close; give times in the exchange's zone or "
-                "with UTC offsets, or another calendar="
-            )
+            fault = f"{outside.sum():,} bars, such as {stamps[outside][0]!s:.16}, are outside the hours of {calendar}"
+            way_out = "give times in the exchange's zone or with UTC offsets, or another calendar="
+            raise DataError(f"{name}: {fault}; {way_out}")
     return outside
 
 
@@ -208,10 +194,8 @@ def _grid(
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)
     if not len(kept):
-        raise DataError(
-            f"{name} has no valid bar except those of the benchmark {benchmark}; give at least one other asset, or "
-            f"pass benchmark=None to trade {benchmark}"
-        )
+        text = f"{name} has no valid bar except those of the benchmark {benchmark}"
+        raise DataError(f"{text}; give another asset, or pass benchmark=None to trade {benchmark}")
     row, own = np.searchsorted(dates, bars.date), -1 if benchmark is None else bars.tickers.index(benchmark)
     fields: dict[str, Any] = {"dates": dates, "tickers": tuple(tickers[kept]), "benchmark": benchmark or NO_BENCHMARK}
     for field, series in _adjusted(bars).items():

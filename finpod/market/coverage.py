@@ -34,22 +34,22 @@ def membership_facts(
     """
     if membership is None:
         member = np.ones(has_bar.shape, dtype=bool)
-        facts = {
+        return member, {
             "membership": f"static list of the {len(tickers)} assets with prices up to {dates[-1]!s:.10}",
             "survivorship": True,
             "missing": [],
             "without_prices": {},
+            "coverage": _coverage(dates, member, has_bar),
         }
-        return member, facts | {"coverage": _coverage(dates, member, has_bar)}
     missing = [ticker for ticker in membership.during(dates[0], dates[-1]) if ticker not in set(tickers)]
     labels = [*tickers, *missing]
     listed = membership.grid(dates, labels)
     member = listed[:, : len(tickers)]
     if not member.any():
         raise DataError(
-            f"no asset with prices is a member between {dates[0]!s:.10} and {dates[-1]!s:.10} ({membership.sentence}): "
-            f"the list of members has, for example, {', '.join(missing[:3]) or 'none'}; the prices have, for example, "
-            f"{', '.join(tickers[:3])}. Use the same symbols in both, and a list of members that covers these dates"
+            f"no member between {dates[0]!s:.10} and {dates[-1]!s:.10} has prices; members are, for example, "
+            f"{', '.join(missing[:3]) or 'none'} ({membership.sentence}), and prices are of {', '.join(tickers[:3])}; "
+            "use the same symbols in both, and a list of members that covers these dates"
         )
     priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
     edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T
@@ -63,13 +63,14 @@ def membership_facts(
         "survivorship": membership.survivorship,
         "missing": missing,
         "without_prices": dict(sorted(without_prices.items())),
+        "coverage": _coverage(dates, listed, listed & priced),
     }
     if membership.index is not None:
         starts = dates[np.unique(dates.astype("datetime64[Y]"), return_index=True)[1]]
         counts = membership.grid(starts, np.unique(membership.tickers).tolist()).sum(axis=1).tolist()
         members = dict(zip((f"{day!s:.10}" for day in starts), counts, strict=True))
         facts["listed"] = {"index": membership.index.title, "size": membership.index.size, "members": members}
-    return member, facts | {"coverage": _coverage(dates, listed, listed & priced)}
+    return member, facts
 
 
 def _coverage(dates: Array, member: Array, covered: Array) -> dict[str, float]:
@@ -97,7 +98,7 @@ def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) 
     if not listed:
         return None
     begin, end = f"{as_date(first)!s:.10}", f"{as_date(last)!s:.10}"
-    counts = dict(sorted(listed["members"].items()))
+    counts = listed["members"]
     earlier = [day for day in counts if day <= begin][-1:]
     days = earlier + [day for day in counts if begin < day <= end] or list(counts)[:1]
     day = max(days, key=lambda day: abs(counts[day] - listed["size"]))
