@@ -96,10 +96,8 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
     double &= np.abs(ratio) > 2 * SPECIAL  # the step of a smaller split may include a dividend
     as_traded, doubtful = _as_traded(bars, ratio, move, has_adjusted, once | double, repaired)
     lacking, twice = as_traded & ~(once | double), np.where(as_traded, double, once)
-    for kind, chosen in (
-        ("splits applied to prices as traded", lacking),
-        ("splits applied twice, taken out once", twice),
-    ):
+    kinds = {"splits applied to prices as traded": lacking, "splits applied twice, taken out once": twice}
+    for kind, chosen in kinds.items():
         log.repair(kind, *bars.places(chosen), "split", split[chosen], "in adj_close once")
 
     def two_readings(row: int) -> str:

@@ -48,24 +48,20 @@ def bundled_renames() -> tuple[Rename, ...]:
     return tuple(rename._replace(bundled=True) for rename in read_renames(Path(__file__).with_name("renames.csv")))
 
 
-def read_renames(renames: Renames, day_first: bool | None = None) -> list[Rename]:
+def read_renames(renames: Mapping[str, str] | str | PathLike[str], day_first: bool | None = None) -> list[Rename]:
     """Return the renames of a mapping {old: new}, or of a file with columns old, new and optionally date.
 
     The date is the first day under the new symbol. `day_first` says how ambiguous dates are read. Raises InputError for
     a missing file and for a value that is neither a mapping nor a path, DataError for an invalid file or symbol.
     """
-    if renames is None:
-        return []
     if isinstance(renames, Mapping):
         name, table = "renames", pd.DataFrame({"old": list(renames), "new": list(renames.values())})
     elif isinstance(renames, (str, PathLike)):
         name = Path(renames).name
         table = read_columns(Path(renames), ("old", "new"), "file of renames", argument="renames")
     else:
-        raise InputError(
-            f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}} or a CSV with columns old and new",
-            argument="renames",
-        )
+        text = f"renames is {renames!r:.60}; give a mapping such as {{'FB': 'META'}} or a CSV with columns old and new"
+        raise InputError(text, argument="renames")
     old, new = (pd.Series(parse_tickers(table[column], name)[0], dtype=object) for column in ("old", "new"))
     if (twice := old.duplicated()).any():
         raise DataError(f"{name} has two entries for {old[twice].iloc[0]}; keep one")
@@ -97,7 +93,7 @@ def join_renamed(
 
 def _rules(renames: Renames, present: set[str], name: str, day_first: bool | None) -> list[Rename]:
     """Return the renames that apply to the symbols `present`; in a chain, earlier renames come first."""
-    users = {rule.old: rule for rule in read_renames(renames, day_first)}
+    users = {rule.old: rule for rule in read_renames({} if renames is None else renames, day_first)}
     if isinstance(renames, Mapping) and users and present.isdisjoint(s for rule in users.values() for s in rule[:2]):
         text = f"renames: {name} has none of the tickers {', '.join(users)}; use some of its {len(present)} tickers"
         raise InputError(f"{text}, such as {', '.join(sorted(present)[:3])}", argument="renames")
@@ -117,9 +113,8 @@ def _rules(renames: Renames, present: set[str], name: str, day_first: bool | Non
     try:
         ordered = [rules[symbol] for symbol in order.static_order() if symbol in rules]
     except CycleError as error:
-        raise InputError(
-            f"the renames of {', '.join(error.args[1][1:])} are circular; remove one of them", argument="renames"
-        ) from error
+        text = f"the renames of {', '.join(error.args[1][1:])} are circular; remove one of them"
+        raise InputError(text, argument="renames") from error
     applied, present = [], set(present)
     for rule in ordered:
         if rule.old in present and (rule.new in present or not rule.bundled):

@@ -196,7 +196,7 @@ def _membership(spells: pd.DataFrame, name: str, sentence: str, **facts: Any) ->
 
 def find_index(name: str) -> Index | None:
     """Return the index of a name in any spelling: sp500, SP500, "S&P 500"; None if no index has the name."""
-    return INDEXES.get(_key(name))
+    return INDEXES.get(re.sub(r"[ &_-]", "", name.lower()))
 
 
 def is_universe(text: str) -> bool:
@@ -208,16 +208,12 @@ def index_named(name: str) -> Index:
     """Return the index of a name in any spelling. Raises InputError for an unknown name."""
     index = find_index(name)
     if index is None:
-        hint = did_you_mean(_key(name), INDEXES.keys(), "")
+        hint = did_you_mean(name.lower(), INDEXES.keys(), "")
         raise InputError(
             f"unknown universe {name!r}{f' ({hint})' if hint else ''}; choose from {', '.join(INDEXES)}, or give a "
             f"list of tickers in capitals, such as {name.upper() if name.isalpha() else 'AAPL'}, or a membership CSV"
         )
     return index
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[ &_-]", "", name.lower())
 
 
 def benchmark_and_calendar(
