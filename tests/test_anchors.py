@@ -95,7 +95,6 @@ def anchor_path(execution, weights, every, terms):
 
 @pytest.mark.parametrize("ready", [False, True])
 def test_an_ensemble_keeps_its_anchor_and_decides_as_on_validation(market, tmp_path, ready):
-    """By name, and as ready weights, of which the market of the backtest has the column."""
     given, own = {"anchor": AROUND}, market
     if ready:
         weights = random_anchor(market)

@@ -149,7 +149,6 @@ def test_imports_go_to_the_own_layer_or_a_lower_one():
 
 
 def test_only_the_top_layers_import_the_package_as_a_whole():
-    """Whoever writes `import finpod` hides which modules are used."""
     whole = [a for a in MODULES for node in nodes(a, ast.Import) if "finpod" in {alias.name for alias in node.names}]
     assert [module for module in whole if layer(module) < PARTS["bench"]] == []
 

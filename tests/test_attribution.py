@@ -48,7 +48,6 @@ def test_contributions_by_hand(rows, fee, gains, gaining):
 
 
 def test_contributions_sum_to_the_gain(fill):
-    """On ragged data with a name that leaves, with costs of all kinds."""
     terms = {"costs": Costs(fee_bps=15, slippage_bps=5, per_share=0.01), "fill": fill, "delisting_return": -0.5}
     result = backtest(load_strategy("equal-weight"), random_market(80, 8, gaps=0.1), **terms)
     found = contributions(result)

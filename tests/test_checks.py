@@ -70,7 +70,6 @@ def test_g10_equal_closes_to_the_end_are_flagged_where_volumes_show_nothing(tail
 
 @pytest.mark.parametrize("prices", ["those of the last bar", "missing", "new highs"])
 def test_g10_open_high_and_low_may_be_carried_forward_too(prices):
-    """With a new high it is the volume that is wrong, not the price."""
     bars = moving("AAA")
     bars = bars.assign(open=bars["close"] - 0.1, high=bars["close"] + 0.2, low=bars["close"] - 0.2)
     columns = {name: np.nan if prices == "missing" else bars[name][79] for name in ("open", "high", "low")}
@@ -90,7 +89,6 @@ def test_g10_missing_volumes_among_the_zeros_and_actions_after_the_last_trade():
 
 
 def test_g10_sessions_on_which_the_whole_market_is_stale_are_dropped():
-    """The file has been filled up to a later day."""
     market = alone(pd.concat([carried(moving(name), 8) for name in THREE]))
     assert market.shape == (92, 3)
     assert (market.last_bar == market.dates[-1]).all()

@@ -112,7 +112,6 @@ main(sys.argv[1:])
 
 
 def test_output_that_nobody_reads_ends_the_command_in_silence(work):
-    """The reader goes away after some bytes."""
     words = [sys.executable, "-c", LONG, "data", "show", "sim", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as child:
         child.stdout.read(1000)
@@ -210,7 +209,6 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_options_are_the_fields_of_their_settings(name):
-    """What is read from the source is what the class has."""
     module, _, kind = f"finpod.{name}".rpartition(".")
     known = {field.name: field.default for field in dataclasses.fields(getattr(import_module(module), kind))}
     for option, field in SETTINGS[name].items():

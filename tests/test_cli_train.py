@@ -86,7 +86,6 @@ def test_a_check_names_what_would_fail(work, monkeypatch, options, value):
 
 @pytest.mark.parametrize("options", ["--check", "--check --ray", "--ray"])
 def test_a_cluster_that_ends_a_command_before_it_trains_interrupts_it(work, monkeypatch, options):
-    """While Ray starts, its own handler of SIGTERM exits."""
 
     def ends(*_args, **_options):
         sys.exit(signal.SIGTERM) if "--ray" in options else os.kill(os.getpid(), signal.SIGTERM)
@@ -115,7 +114,6 @@ def test_d05_agents_that_fail_are_listed_last_and_the_rest_are_chosen(work, monk
 
 
 def test_stop_rules_are_told_in_the_log_and_the_board_is_that_of_the_leaderboard(work, monkeypatch):
-    """Of several seeds the best; and the command for the rest."""
     monkeypatch.setattr("finpod.cli.train.TOP", 3)
     ended = run(LINE, SIZE, "--seeds 2 --stop-trials 2")
     assert "chosen among 4 trials" in ended.out

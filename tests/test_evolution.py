@@ -248,7 +248,6 @@ def test_each_agent_is_chosen_once_by_its_best_trial_that_can_be_read():
 
 
 def test_an_agent_that_is_the_same_bet_waits_until_nobody_else_is_left():
-    """Returns are compared above equal weight, with which all agents of a market move."""
     random = np.random.default_rng(0)
     base = random.normal(0, 0.01, 250)
     one, two, three = (base + random.normal(0, 0.005, 250) for _ in range(3))

@@ -142,7 +142,6 @@ def test_d05_a_process_that_dies_loses_its_piece_alone(engine):
 
 @pytest.mark.parametrize("piece", [600.0, "stop"])
 def test_a_piece_that_never_returns_is_given_up_and_its_place_is_free_again(engine, monkeypatch, piece):
-    """One that sleeps, and one whose process is stopped."""
     monkeypatch.setattr(ray_executor, "GRACE", 0.0)
     pods = engine(tries, timeout=2.0, cpus=float(SLOTS))  # one at a time
     play(pods, {"warm": "up"})

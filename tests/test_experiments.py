@@ -40,7 +40,6 @@ def call(capsys, monkeypatch, apart):
     ("agents prices taken", "taken"), ("learning chess", "'chess'"),
 ])  # fmt: skip
 def test_a_mistake_ends_the_command(call, tmp_path, line, value):
-    """In one line, after the usage for an option that is no option."""
     (tmp_path / "taken").write_text("no table")
     save_snapshot(simulate_market(names=2, days=30), tmp_path / "prices")
     code, printed, told = call(*line.split())
@@ -75,7 +74,6 @@ def test_rows_are_made_once_and_in_order(tmp_path):
 
 
 def test_agents_are_joined_into_a_table(tmp_path, monkeypatch):
-    """Two tiny learners, two periods of a year or less, two seeds."""
     kinds = {"apg-linear": ("apg", {"network": "linear"}, 4, 256), "ppo": ("ppo", {}, 4, 256)}
     monkeypatch.setattr(agents, "KINDS", kinds)
     market = simulate_market(names=6, days=520)

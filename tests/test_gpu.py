@@ -1,7 +1,8 @@
-"""The same code on CUDA: environments, decisions and a training slice. Run with `pytest -m gpu` where there is a GPU."""
+"""The same code on CUDA: environments, updates and a training. Run with `pytest -m gpu` where there is a GPU."""
 
 import pytest
 import torch
+from made_agents import tiny_train
 
 from finpod.envs.market_env import MarketEnv, TradingConfig
 from finpod.features.panel import build_panel
@@ -52,3 +53,10 @@ def test_step_and_update_do_not_wait_for_the_device(market):
         learner.update(rollout)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.usefixtures("unaudited")
+@pytest.mark.parametrize("learner", ["ppo", "apg"])
+def test_agents_are_trained_and_scored_on_the_device(market, tmp_path, learner):
+    ensemble = tiny_train(market, tmp_path / learner, learner=learner, config=None, device="cuda")
+    assert all(torch.isfinite(torch.tensor(ensemble.scores)))
