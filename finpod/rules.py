@@ -187,7 +187,7 @@ def _require_daily(name: str, view: MarketView) -> None:
 class SignalOracle(Strategy):
     """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
-    The rule tilts equal weight by the `forecast`. To save costs, it moves only `partly` to the tilted weights.
+    The rule tilts equal weight by the `forecast`. To save costs, it makes only a part of each trade (see `partly`).
     """
 
     name = "oracle"

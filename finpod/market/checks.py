@@ -172,10 +172,10 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
     sessions = np.unique(sessions.astype("datetime64[D]"))
     at = np.searchsorted(sessions, days)
     gap = np.where(bars.first, 1, np.diff(at, prepend=0)) - 1
-    rows = np.flatnonzero(gap > 0)
-    tickers = np.repeat(bars.places(rows)[0], gap[rows])
-    missing = np.concatenate([sessions[:0], *(sessions[at[row] - gap[row] : at[row]] for row in rows)])
-    log.suspect("sessions without a bar", tickers, missing, repeat("there is no bar on this session"))
+    after_gap = np.repeat(np.arange(len(bars)), np.maximum(gap, 0))
+    nth = np.arange(len(after_gap)) - np.searchsorted(after_gap, after_gap)  # position in the gap
+    missing = sessions[at[after_gap] - gap[after_gap] + nth]
+    log.suspect("sessions without a bar", bars.places(after_gap)[0], missing, repeat("there is no bar on this session"))
     close, volume = bars.values["close"], bars.values.get("volume", np.ones(len(bars)))
     log.report("bars without volume", bars, volume == 0, lambda row: f"the volume is 0, the close is {close[row]:g}")
     _report_moves(bars, gap, listed, log)
