@@ -202,7 +202,7 @@ def test_d12_the_luck_of_choosing_counts_all_the_candidates():
     found = compare([run(1), run(2)])
     assert (found.candidates, list(found.chance)) == (2, [2])
     assert compare([trained(100, opened=5), run(1)]).candidates == 6
-    search = [trained(100, opened=4, strategy=name) for name in "ab"]  # of one search, which counts once
+    search = [trained(100, opened=count, strategy=f"{count}") for count in (4, 3)]  # of one search, which counts once
     assert compare([*search, run(1)]).candidates == 5
     assert 0 < min(found.chance.values()) < compare([*search, run(1)]).chance[5]
 

@@ -113,7 +113,8 @@ def test_only_whole_days_are_dates(text):
 
 
 @pytest.mark.parametrize("day", ["2020-01-02", " 2020-01-02 ", "2020-01-02T15:59", "2020-01-02 10:00:00+00:00",
-                                 np.datetime64("2020-01-02T23:59"), date(2020, 1, 2), datetime(2020, 1, 2, 9)])  # fmt: skip
+                                 np.datetime64("2020-01-02T23:59"), date(2020, 1, 2), datetime(2020, 1, 2, 9),
+                                 pd.Timestamp("2020-01-02 23:00", tz="America/New_York")])  # fmt: skip
 def test_days_are_read_in_every_usual_form(day):
     assert as_date(day) == np.datetime64("2020-01-02", "ns")
 

@@ -95,6 +95,8 @@ def test_the_dimensions_that_act():
     for action, expected in (("tilt", AMONG), ("softmax", torch.cat([AMONG, ALL[:1]])), ("shares", ALL)):
         policy = made(action)
         assert torch.equal(policy.acting(policy.encode(FIGURES[0], AMONG))[0], expected)
+    anchored = made("tilt").encode(FIGURES[0], AMONG, torch.arange(6.0))  # the anchor has no share in the first asset
+    assert torch.equal(made("tilt").acting(anchored)[0], AMONG & (torch.arange(6) > 0))
 
 
 def test_running_statistics_are_numpys():

@@ -82,9 +82,9 @@ class Comparison:
 
     @property
     def candidates(self) -> int:
-        """Sum of `BacktestResult.candidates`, but at least the number of runs. Runs of the same `agent` count once."""
-        searches = {to_json(run.agent) if run.agent else name: run.candidates for name, run in self.runs.items()}
-        return max(sum(searches.values()), len(self.runs))
+        """Sum of the runs' `candidates`, but at least the number of runs. Of runs of one `agent`, the largest counts."""
+        agents = sorted((run.candidates, to_json(run.agent) if run.agent else name) for name, run in self.runs.items())
+        return max(sum({agent: count for count, agent in agents}.values()), len(self.runs))
 
     @property
     def is_short(self) -> bool:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, datetime
 from functools import cached_property
 from typing import Any
 
@@ -254,11 +254,11 @@ class MarketData:
 
 
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
-    """Return a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp as a datetime64[ns] at midnight.
+    """Return the local day of a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp, as a datetime64[ns].
 
     Raises InputError about `argument` for any other value, such as a number or "20200102", which numpy reads as a year.
     """
-    day_like: Any = getattr(value, "to_datetime64", lambda: value)()
+    day_like: Any = value.replace(tzinfo=None) if isinstance(value, datetime) else value
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
         day_like = day_like.strip()[:10]
     elif not isinstance(day_like, (date, np.datetime64)):

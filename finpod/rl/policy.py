@@ -144,9 +144,9 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of the action dimensions in use: those of the assets that may be held. With
-        'softmax', cash is also in use; with 'shares', all assets are."""
-        among: Tensor = code.among
+        """Return a bool mask [..., 1, A] of the action dimensions in use: those of the assets that may be held and have
+        a share of the anchor. With 'softmax', cash is also in use; with 'shares', all assets are."""
+        among: Tensor = code.among if code.anchor is None else code.among & (code.anchor > 0)
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
         if self.spec.action == "softmax":
