@@ -117,18 +117,19 @@ def test_b33_impossible_price_masks_the_bar_and_is_counted(column, value):
 
 
 def test_bars_that_contradict_themselves_are_masked():
-    bars = frame(adj_close=lambda bars: bars["close"])
+    bars = frame(adj_close=lambda bars: bars["close"], dividend=0.0, split=1.0)
     bars.loc[0, ["high", "low"]] = [99.0, 101.0]  # AAA, first day
     bars.loc[4, ["close", "adj_close"]] = 106.0  # BBB, second day: the high is 105
     bars.loc[7, "open"] = 50.0  # BBB, third day
     bars.loc[9, "adj_close"] = np.nan  # AAA, fourth day
-    bars.loc[12, "volume"] = -5.0  # AAA, fifth day
+    bars.loc[12, ["volume", "dividend", "split"]] = [-5.0, np.inf, -2.0]  # AAA, fifth day
     bars.loc[13, "high"] = bars.loc[13, "close"] - 0.005  # BBB, fifth day: rounded
     market = built(bars)
     assert_array_equal(np.argwhere(~market.has_bar), [[0, 0], [1, 1], [3, 0]])
     assert_array_equal(np.argwhere(np.isnan(market.open) & market.has_bar), [[2, 1]])
     assert_array_equal(np.argwhere(np.isnan(market.volume) & market.has_bar), [[4, 0]])
     assert list(repairs(market)) == [
+        *("splits masked, negative or infinite", "dividends masked, negative or infinite"),
         "bars masked, no adjusted close",
         "bars masked, high below low",
         "bars masked, close outside high and low",

@@ -46,22 +46,25 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 
     A bar is impossible if a price is zero, negative or infinite, if high is below low, if close is outside [low, high],
     or if adj_close is missing although other bars of the asset have one. If only the open is outside [low, high], or
-    the volume is negative or infinite, this value becomes NaN and the rest of the bar is kept.
+    the volume, split or dividend is negative or infinite, this value becomes NaN and the rest of the bar is kept.
     """
     values, prices = dict(bars.values), (*PRICES, "adj_close")
-    columns = {name: values.get(name, np.full(len(bars), np.nan)) for name in (*prices, "volume")}
-    opened, high, low, close, adjusted, volume = columns.values()
+    columns = {name: values.get(name, np.full(len(bars), np.nan)) for name in (*prices, "volume", "split", "dividend")}
+    opened, high, low, close, adjusted, *amounts = columns.values()
     slack = np.minimum(CENT, PART * np.abs(close))
     above, below = high * (1 + 1e-4) + slack, low * (1 - 1e-4) - slack
     has_adjusted = (bars.per_asset(~np.isnan(adjusted)) > 0)[bars.code]
     impossible = {name: (columns[name] <= 0) | np.isinf(columns[name]) for name in prices}
+    volume, split, dividend = ((column < 0) | np.isinf(column) for column in amounts)
     checks = [
+        ("splits masked, negative or infinite", "split", split, False),
+        ("dividends masked, negative or infinite", "dividend", dividend, False),
         *(("bars masked, a price was impossible", name, fails, True) for name, fails in impossible.items()),
         ("bars masked, no adjusted close", "adj_close", np.isnan(adjusted) & has_adjusted, True),
         ("bars masked, high below low", "high", above < below, True),
         ("bars masked, close outside high and low", "close", (close < below) | (close > above), True),
         ("opens masked, outside high and low", "open", (opened < below) | (opened > above), False),
-        ("volumes masked, negative or infinite", "volume", (volume < 0) | np.isinf(volume), False),
+        ("volumes masked, negative or infinite", "volume", volume, False),
     ]
     masked = np.zeros(len(bars), dtype=bool)
     for kind, name, fails, whole_bar in checks:
