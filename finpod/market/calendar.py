@@ -1,4 +1,4 @@
-"""Sessions of an exchange, from exchange_calendars, and the times at which the rows of a market end."""
+"""Reads the sessions of an exchange from exchange_calendars, and finds the first row that may use a value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Sessions(NamedTuple):
     """Sessions of an exchange within a range of dates."""
 
     dates: Array
-    """[S] datetime64[ns] session dates, naive, increasing."""
+    """[S] datetime64[ns], dates of the S sessions, without a time zone, increasing."""
     closes: Array
-    """[S] datetime64[ns], closes in UTC. Half days have their early close."""
+    """[S] datetime64[ns], close of each session in UTC; on half days, the early close."""
     hours: Array
-    """[S, 2] datetime64[ns], open and close in the exchange's time zone."""
+    """[S, 2] datetime64[ns], open and close of each session in the exchange's time zone."""
     offsets: frozenset[str]
     """UTC offsets of the exchange in the years of the range, such as -05:00."""
     zone: ZoneInfo
@@ -36,7 +36,7 @@ class Sessions(NamedTuple):
 
 
 def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Sessions:
-    """Return the sessions from `first` to `last`. Raises InputError if `calendar` is unknown or lacks these years."""
+    """Return the sessions from `first` to `last`. Raises InputError if `calendar` is unknown or does not cover them."""
     import exchange_calendars
 
     start, stop = (str(day.astype("datetime64[Y]")) for day in (first, last))
@@ -60,15 +60,16 @@ def sessions_of(calendar: str, first: np.datetime64, last: np.datetime64) -> Ses
 
 
 def offset_text(distance: np.timedelta64) -> str:
-    """Return a UTC offset as +HH:MM."""
+    """Return a UTC offset as text: +HH:MM or -HH:MM."""
     minutes = int(distance.astype("timedelta64[m]").astype(int))
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02d}:{abs(minutes) % 60:02d}"
 
 
 class Timeline:
-    """Times at which the sessions of a market end: the exchange's close, or the end of the day if no close is known.
+    """Finds the first row of a market that may use a value, from the time at which the value became known.
 
-    `zone` is the time zone of these times. If `zone` is None, only the date of a time matters.
+    A session ends at the exchange's close, or at the end of the day if no close is known. `zone` is the time zone in
+    which times are compared. It is None if a market is not intraday and has no calendar: then only the date matters.
     """
 
     def __init__(self, dates: Array, calendar: str | None) -> None:
@@ -83,11 +84,12 @@ class Timeline:
             self._ends = np.where(np.isnat(closes), self._ends, closes)
 
     def first_rows(self, stamps: Array) -> Array:
-        """Return, for each time in `stamps` [R], the first row that may use a value known since then, T if none.
+        """Return the first rows [R] that may use R values, which became known at the times `stamps` [R].
 
-        If the market is not intraday, this is the first row that ends at or after the time. Otherwise, it is the first
-        bar that begins at or after the time. Midnight stands for a day. Its row is the first session on or after the
-        day, or, in an intraday market, the first bar at or after the close of this session. NaT gives T.
+        For intraday bars, this is the first bar that begins at or after the time. For longer bars, it is the first row
+        whose session ends at or after the time. Midnight stands for its whole day. For longer bars, its row is the
+        first one on or after the day. For intraday bars, it is the first bar at or after the close of the first session
+        on or after the day. The result is T, the number of rows, if there is no such row, and for NaT.
         """
         days = stamps.astype("datetime64[D]")
         is_day = (stamps == days) & ~np.isnat(stamps)

@@ -15,38 +15,40 @@ from finpod.measures import Array
 from finpod.periods import is_weekly_or_longer
 
 CENT, PART = 0.006, 0.02
-"""Vendors round prices, so a price may lie outside [low, high]. The tolerance is min(`CENT`, `PART` * close), plus
-0.01 % of low or high."""
+"""Vendors round prices, so an open or a close may be above high or below low. The tolerance is
+min(`CENT`, `PART` * close) plus 0.01 % of high or low. `CENT` is in the unit of the prices."""
 
 CALM, CERTAIN = 0.05, 5
 """A jump in volume is a change of unit only if the absolute return is below `CALM` and each side has `CERTAIN` bars."""
 STALE = 5
-"""Stale bars (see `mask_stale_tails`) that end a history are masked if they span at least this many sessions."""
+"""Stale bars at the end of a history (see `mask_stale_tails`) are masked if they span at least this many sessions."""
 EQUAL_CLOSES = 10
-"""Equal closes that end a history, with missing, zero or equal volumes, are suspicious from this many sessions on."""
+"""Fewest sessions of equal closes, with missing, zero or equal volumes, that are reported at the end of a history."""
 
 LARGE_STEP, UNUSUAL, ALWAYS_LARGE = 0.03, 5.0, 0.08
-"""A relative increase of adj_close / close of at least `ALWAYS_LARGE` is a large distribution. So is an increase
->= `LARGE_STEP` if it is the asset's only increase above 0.001, or >= `UNUSUAL` times the median of these increases."""
+"""A distribution is reported as large if the relative increase of adj_close / close is at least `ALWAYS_LARGE`. From
+`LARGE_STEP` on, it is also reported if the asset has no other increase above 0.001, or if the increase is at least
+`UNUSUAL` times the median of the asset's increases above 0.001."""
 SPLIT_SIZES = np.array([2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 30, 50, 100, 1000])
 """Ratios of price jumps that suggest an unlisted split; 100 and 1000 may also be a change of the price's unit."""
 EXACT = 0.015
 """A jump has the size of a split if its absolute log return is closer than this to the log of one of `SPLIT_SIZES`."""
 LONG_GAP, LEVEL = 5, np.log(2)
-"""A gap of at least `LONG_GAP` sessions with an absolute log return of at least `LEVEL` across it is an anomaly."""
+"""A gap of at least `LONG_GAP` sessions is reported if the absolute log return across it is at least `LEVEL`."""
 SAME_LEVEL, SAME_PRICE = 0.1, 0.005
-"""Two assets may be one renamed listing if the absolute log return from the last bar of one to the first bar of the
-other is at most `SAME_LEVEL` (for bars on consecutive sessions) or `SAME_PRICE` (for bars on the same session)."""
+"""Two assets may be one renamed listing if the last close of one is near the first close of the other. The absolute log
+return between them is at most `SAME_LEVEL` on consecutive sessions, or at most `SAME_PRICE` on the same session."""
 STILL, STILL_WITHOUT_VOLUME = 5, 20
-"""Least number of sessions of constant first closes that suggests back-filled prices, with and without volumes."""
+"""Fewest sessions of an unchanged first close that suggest back-filled prices, in markets with and without volumes."""
 
 
 def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without impossible ones. Each removed bar is logged once, under the first check that it fails.
 
     A bar is impossible if a price is zero, negative or infinite, if high is below low, if close is outside [low, high],
-    or if adj_close is missing although other bars of the asset have one. If only the open is outside [low, high], or
-    the volume, split or dividend is negative or infinite, this value becomes NaN and the rest of the bar is kept.
+    or if adj_close is missing although other bars of the asset have one. In the other bars, an open outside [low, high]
+    and a negative or infinite volume, split or dividend become NaN. `CENT` and `PART` give the tolerance of comparisons
+    with high and low.
     """
     values, prices = dict(bars.values), (*PRICES, "adj_close")
     columns = {name: values.get(name, np.full(len(bars), np.nan)) for name in (*prices, "volume", "split", "dividend")}
@@ -78,11 +80,12 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def mask_volumes(bars: LongBars, log: RepairLog) -> LongBars:
-    """Return the bars with zero volumes masked where the price moved, and with volumes in another unit rescaled.
+    """Return the bars with wrong zero volumes masked, and with volumes in another unit (such as lots) rescaled.
 
-    The unit changes if volumes jump by a factor of about 10^k with k >= 2, the price does not jump, and all larger
-    volumes share z >= 3 trailing zeros, but all smaller volumes only z - k. The larger volumes are then divided by
-    10^k. A zero volume is kept if the price did not move, because there may have been no trade.
+    A zero volume is kept if the price did not move, because there may have been no trade. The unit changes at a bar if
+    volumes jump by a factor of about 10^k with k >= 2, and the price does not jump. In addition, all volumes on the
+    larger side must end in z >= 3 zeros, and those on the smaller side in only z - k zeros. The volumes on the larger
+    side are then divided by 10^k.
     """
     values = bars.values
     if "volume" not in values:
@@ -106,7 +109,7 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
     """Yield (rows, factor): rows with volumes in another unit, and the factor by which these volumes are too large."""
 
     def zeros(part: slice) -> int:
-        """Return the number of trailing zeros that all volumes of the rows have."""
+        """Return the number of trailing zeros that all positive volumes of the rows have in common."""
         volume = bars.values["volume"][part]
         return sum(bool((volume[volume > 0] % 10.0**power == 0).all()) for power in range(1, 10))
 
@@ -127,9 +130,10 @@ def _changes_of_unit(bars: LongBars) -> Iterator[tuple[slice, float]]:
 def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without the stale bars at the end of an asset's history, which only repeat the last price.
 
-    A stale bar has no positive volume and the same prices as the previous bar (open, high and low may also be missing
-    or equal to the close). Stale bars are masked if they span at least `STALE` sessions, one has a volume of zero, and
-    the asset has a positive volume elsewhere. Other equal closes at the end are reported (see `EQUAL_CLOSES`).
+    A bar is stale if its volume is zero or missing, and its close equals the previous close. Each of open, high and low
+    must be missing, equal to the close, or unchanged since the previous bar. Stale bars are masked if they span at
+    least `STALE` sessions, if one of them has a volume of zero, and if an earlier bar of the asset has a positive
+    volume. Other equal closes at the end are reported (see `EQUAL_CLOSES`).
     """
     close = bars.values["close"]
     volume = bars.values.get("volume", np.full(len(bars), np.nan))
@@ -154,9 +158,9 @@ def mask_stale_tails(bars: LongBars, log: RepairLog) -> LongBars:
 
 
 def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
-    """Return two arrays [R]: a mask of the `stale` bars at the end of each asset, and how many sessions they span.
+    """Return two arrays [R]: a mask of the `stale` bars that end an asset's history, and how many sessions they span.
 
-    `session` [R] is the session number of each bar. The first bar of an asset is never stale.
+    `session` [R] is the session number of each bar. In the mask `stale` [R], the first bar of an asset is never True.
     """
     last_live = np.maximum.accumulate(np.where(stale, 0, np.arange(len(bars))))
     end = bars.stop - 1
@@ -166,8 +170,8 @@ def _tails(bars: LongBars, stale: Array, session: Array) -> tuple[Array, Array]:
 def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog, calendar: str | None) -> None:
     """Report missing sessions, zero volumes, large distributions, jumps, series that end early and likely renames.
 
-    If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. Distributions and jumps of
-    the size of a split are not reported where the mask `listed` [R] is True: there, the file has a split or dividend.
+    If `calendar` is None, or if bars are weekly or longer, the `dates` [T] are the sessions. On bars with a split or
+    dividend in the file (mask `listed` [R]), no distribution and no jump of the size of a split is reported.
     """
     days = bars.date.astype("datetime64[D]")
     by_dates = calendar is None or is_weekly_or_longer(dates)
@@ -190,7 +194,7 @@ def report_anomalies(bars: LongBars, dates: Array, listed: Array, log: RepairLog
 
 
 def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> None:
-    """Report large distributions, jumps of the size of a split, and jumps after long gaps (`gap` [R], in sessions)."""
+    """Report large distributions, jumps of the size of a split, and jumps across gaps (`gap` [R] missing sessions)."""
     close = bars.values["close"]
     adjusted = bars.values.get("adj_close", close)
     factor, move = adjusted / close, bars.log_steps(adjusted)
@@ -219,8 +223,8 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
     def gap_in_level(row: int) -> str:
         return (
-            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar and {adjusted[row]:g} after; "
-            "perhaps the symbol went to another company, or a split is not listed"
+            f"the price is {adjusted[row - 1]:g} before {gap[row]} sessions without a bar, and {adjusted[row]:g} after "
+            "them; perhaps the symbol went to another company, or a split is not listed"
         )
 
     is_split = np.abs(np.abs(move) - np.log(size)) < EXACT
@@ -231,7 +235,10 @@ def _report_moves(bars: LongBars, gap: Array, listed: Array, log: RepairLog) -> 
 
 
 def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> None:
-    """Report each asset whose last close is near the first close of one that begins on the same or the next session."""
+    """Report pairs of assets that may be one listing: when one ends, the other begins at nearly the same close.
+
+    `at` [R] is the session number of each bar. `last` has the row of each asset's last bar.
+    """
     close, first = bars.values["close"], np.flatnonzero(bars.first)
     begins, ends = first[at[first] > at.min()], last[at[last] < at.max()]
     after = at[begins][None, :] - at[ends][:, None]
@@ -239,8 +246,8 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
     pairs = np.argwhere(((after == 1) & (step <= SAME_LEVEL)) | ((after == 0) & (step <= SAME_PRICE)))
     old, new = ends[pairs[:, 0]], begins[pairs[:, 1]]
     sentences = (
-        f"ends at {close[one]:g}; {bars.tickers[bars.code[other]]} begins on {bars.date[other]!s:.10} at "
-        f"{close[other]:g}; if both are one listing, join them with renames="
+        f"the last close is {close[one]:g}; the first close of {bars.tickers[bars.code[other]]} is {close[other]:g} on "
+        f"{bars.date[other]!s:.10}; if both tickers are one listing, join them with renames="
         for one, other in zip(old, new, strict=True)
     )
     log.suspect("tickers that may have been renamed", *bars.places(old), sentences)
@@ -249,9 +256,10 @@ def _report_renames(bars: LongBars, at: Array, last: Array, log: RepairLog) -> N
 def back_filled(market: MarketData) -> tuple[Array, Array, Array]:
     """Return three arrays [n] for the n assets that look back-filled: column, first row, and row of the first real bar.
 
-    Back-filled bars repeat the first real price. With volumes: at least `STILL` sessions have constant closes and no
-    volume, and the first bar with volume opens or closes at this price. Without volumes: the close of the first bar is
-    unchanged for `STILL_WITHOUT_VOLUME` or more further sessions, and then the close changes on nine of ten bars.
+    Back-filled bars repeat the first real price. In a market with volumes, an asset looks back-filled if its first bars
+    have constant closes and no volume for at least `STILL` sessions, and the first bar with volume opens or closes at
+    the same price. In a market without volumes, the first close must be repeated for at least `STILL_WITHOUT_VOLUME`
+    further sessions, and the close must then change on at least nine of ten bars.
     """
     days, assets = market.shape
     columns, rows = np.arange(assets), np.arange(days)[:, None]

@@ -1,4 +1,4 @@
-"""Turns tidy bars into `MarketData`: selects sessions, masks impossible bars, adjusts prices, and logs repairs."""
+"""Turns tidy bars (a row per date and ticker) into `MarketData`: drops and repairs bars, logs this, adjusts prices."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ NO_BENCHMARK = "none"
 NO_CALENDAR = "the dates of the file"
 """Value of `calendar` in the manifest if every date counts as a session."""
 UNCOVERED = np.timedelta64(1, "h")
-"""If a session lacks bars within this time of its open, or of its close, its times may be in another time zone."""
+"""A session without bars within this time of its open, or of its close, is a sign of times in another time zone."""
 ODD_DATES = 0.05
-"""If more than this fraction of the dates, and at least three, are not sessions, the file is refused."""
+"""A file is refused if at least three of its dates, and more than this fraction of them, are not sessions. If more than
+this fraction of its intraday bars is outside the hours of sessions, their time zone is checked."""
 NEGATIVE = 0.2
 """A file is refused if at least three closes, and at least this fraction of them, are negative: it may hold returns."""
 GAPS = 0.005
@@ -53,19 +54,20 @@ def build_market(
 
     Adjusted prices are price * adj_close / close. If the bars have no splits, no dividends and no `adj_close`, prices
     are assumed to be adjusted. Impossible bars are masked. The manifest lists changes (`repairs`) and values that look
-    wrong but were not changed (`suspicions`), including the entries that `read_bars` added to `log`.
+    wrong but were not changed (`suspicions`). Both lists include the entries that `read_bars` added to `log`.
 
-    `calendar`, `now` and `periods_per_year` are those of `finpod.load_market`. Without `membership`, all are members.
+    If `membership` is None, all assets are members. `name` is what errors call the bars. See `finpod.load_market` for
+    `calendar`, `now` and `periods_per_year`.
 
-    Raises InputError for a benchmark that has no rows or is a member, for members without rows unless `allow_missing`,
-    and for an invalid `calendar` or `periods_per_year`; DataError for unusable content.
+    Raises InputError for a benchmark that has no rows or is a member, for members without rows (allowed if
+    `allow_missing`), and for an invalid `calendar` or `periods_per_year`. Raises DataError for unusable content.
     """
     membership = _check_tickers(bars, membership, benchmark, name, allow_missing)
     dropped = _rows_to_drop(bars, calendar, log, name, now)
     dates = np.unique(bars["date"].to_numpy()[~dropped])
     kept = long_bars(bars, dropped)
     if (negative := int((kept.values["close"] < 0).sum())) >= max(3, NEGATIVE * len(kept)):
-        raise DataError(f"{name}: {negative:,} of {len(kept):,} closes are negative; if they are returns, give prices")
+        raise DataError(f"{name}: {negative:,} of {len(kept):,} closes are negative; give prices, if these are returns")
     kept = mask_impossible(kept, log)
     if not len(kept):
         kinds = ", ".join(f"{entry['kind']}: {entry['count']}" for entry in log.content()["repairs"])
@@ -100,9 +102,9 @@ def package_versions(*more: str) -> dict[str, str]:
 def _check_tickers(
     bars: pd.DataFrame, membership: Membership | None, benchmark: str | None, name: str, allow_missing: bool
 ) -> Membership | None:
-    """Check that the bars have members and the benchmark. Return the membership, spelled as the tickers of the bars."""
+    """Return `membership` with tickers as the bars spell them. Raises InputError for wrong members or benchmarks."""
     tickers = bars["ticker"].cat.categories
-    if bars.empty and membership is not None:  # bars of tickers that are not members were left out
+    if bars.empty and membership is not None:  # `load_market` leaves out the bars of tickers that are not members
         first = ", ".join(membership.tickers[:3])
         raise InputError(f"{name} has no prices for members, such as {first}; give a member that has prices", "members")
     if benchmark is not None and benchmark not in tickers:
@@ -123,11 +125,12 @@ def _check_tickers(
 
 
 def _rows_to_drop(bars: pd.DataFrame, calendar: str | None, log: RepairLog, name: str, now: datetime | None) -> Array:
-    """Return a mask [rows] of the bars to drop: bars outside a session or its hours, or of a session not over at `now`.
+    """Return a mask [rows] of the bars to drop, and log these bars.
 
-    Without a calendar, every date is a session, and it is over when the next day begins in New York. Weekly and longer
-    bars may have any date, such as a holiday; they are over when the last session up to their date is over. Logs the
-    dropped bars. Raises DataError if times are in another zone, too many dates are no sessions, or no row is left.
+    A bar is dropped if its date is not a session, if its time is outside the hours of the session, or if the session is
+    not over at `now`. Without a calendar, every date is a session, and it is over when the next day begins in New York.
+    Weekly and longer bars may have any date, such as a holiday. They are over when the last session up to their date is
+    over. Raises DataError if times are in another time zone, if too many dates are not sessions, or if no bar is left.
     """
     moment = datetime.now(NEW_YORK) if now is None else now
     stamps, tickers = bars["date"].to_numpy(), bars["ticker"].to_numpy()
@@ -160,9 +163,9 @@ def _check_exchange(
 ) -> None:
     foreign, odd = sorted(offsets - sessions.offsets - {"+00:00"}), dates[~is_session]
     if foreign:
-        fault = f"its times are at UTC{foreign[0]}, which {calendar} does not use"
+        fault = f"its times have the offset UTC{foreign[0]}, which {calendar} does not use"
     elif len(odd) >= 3 and len(odd) > ODD_DATES * len(dates):
-        fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are not sessions of {calendar}"
+        fault = f"{len(odd)} of its {len(dates)} dates, such as {odd[0]!s:.10}, are not sessions of calendar {calendar}"
     else:
         return
     way_out = "give the exchange as calendar=, such as XTKS or XLON, or keep all dates with calendar=None"
@@ -172,8 +175,8 @@ def _check_exchange(
 def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str, name: str) -> Array:
     """Return a mask [rows] of the intraday bars that begin before the open or after the close of their session.
 
-    Raises DataError if many bars are outside and most sessions lack bars near their open or close, because the times
-    are then probably in another time zone.
+    Raises DataError if the times are probably in another time zone, because many bars are outside, and most sessions
+    have no bar near their open or near their close.
     """
     opens, closes = sessions.hours_on(days).T
     outside = (stamps != days).any() & ((stamps < opens) | (stamps > closes))
@@ -181,7 +184,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
         away = pd.DataFrame({"from open": stamps - opens, "to close": closes - stamps})[~outside]
         if outside.all() or (away.groupby(days[~outside]).min() > UNCOVERED).any(axis=1).mean() > 0.5:
             fault = f"{outside.sum():,} bars, such as {stamps[outside][0]!s:.16}, are outside the hours of {calendar}"
-            way_out = "give times in the exchange's zone or with UTC offsets, or another calendar="
+            way_out = "give times in the exchange's time zone or with UTC offsets, or give another calendar="
             raise DataError(f"{name}: {fault}; {way_out}")
     return outside
 
@@ -189,7 +192,7 @@ def _outside_hours(stamps: Array, days: Array, sessions: Sessions, calendar: str
 def _grid(
     bars: LongBars, dates: Array, membership: Membership | None, benchmark: str | None, name: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (fields, facts): arguments of `MarketData` for all assets with bars, and manifest entries on members."""
+    """Return (fields, facts): arguments of `MarketData`, for all assets with bars, and manifest entries on members."""
     tickers = np.array(bars.tickers, dtype=object)
     others, has_bars = tickers != benchmark, bars.per_asset(slice(None)) > 0
     kept = np.flatnonzero(others & has_bars)
@@ -211,15 +214,15 @@ def _grid(
 
 
 def _note_on_gaps(member: Array, has_bar: Array) -> list[str]:
-    """Return a list of one note if members lack many bars between their first and last ones; otherwise, return []."""
+    """Return [note] if members lack many bars between their first and last bars (see `GAPS`); otherwise, return []."""
     expected = member & np.maximum.accumulate(has_bar) & np.maximum.accumulate(has_bar[::-1])[::-1]
     missing = (expected & ~has_bar).sum() / max(expected.sum(), 1)
-    text = "of the bars are missing; equal weight, most rules and agents sell an asset without a bar at a decision, and"
-    return [f"{missing:.1%} {text} buy it again later; use assets with the same sessions"] if missing > GAPS else []
+    text = "of the bars are missing; if an asset has no bar at a decision, equal weight, most rules and agents sell it"
+    return [f"{missing:.1%} {text} and buy it back later; use assets with the same sessions"] if missing > GAPS else []
 
 
 def _adjusted(bars: LongBars) -> dict[str, Array]:
-    """Return field -> adjusted values [R], with the field `factor` if there are adjusted closes or traded closes."""
+    """Return field -> adjusted values [R]. `factor` is one of the fields if the bars have `adj_close` or `traded`."""
     values = dict(bars.values)
     close = values["close"]
     adjusted, traded = values.pop("adj_close", None), values.pop("traded", close)

@@ -49,7 +49,7 @@ def membership_facts(
         raise DataError(
             f"no member between {dates[0]!s:.10} and {dates[-1]!s:.10} has prices; members are, for example, "
             f"{', '.join(missing[:3]) or 'none'} ({membership.sentence}), and prices are of {', '.join(tickers[:3])}; "
-            "use the same symbols in both, and a list of members that covers these dates"
+            "use the same symbols for members and prices, and a list of members that covers these dates"
         )
     priced = np.pad(has_bar, ((0, 0), (0, len(missing))))
     edges = np.diff(np.pad((listed & ~priced).astype(np.int8), ((1, 1), (0, 0))), axis=0).T
@@ -90,9 +90,10 @@ def missing_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike)
 
 
 def listed_during(manifest: Mapping[str, Any], first: DateLike, last: DateLike) -> Listed | None:
-    """Return the member count that applies in [first, last] and differs most from the prescribed size of the index.
+    """Return the member count in [first, last] that differs most from the prescribed size of the index.
 
-    The manifest of an index's market has one count per year, on the year's first row. Returns None without counts.
+    If the members are those of an index, the manifest has a count for the first row of each year. Each count applies
+    until the next one. Returns None if the manifest has no counts.
     """
     listed = manifest.get("listed")
     if not listed:
