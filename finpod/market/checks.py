@@ -46,9 +46,9 @@ def mask_impossible(bars: LongBars, log: RepairLog) -> LongBars:
     """Return the bars without impossible ones. Each removed bar is logged once, under the first check that it fails.
 
     A bar is impossible if a price is zero, negative or infinite, if high is below low, if close is outside [low, high],
-    or if adj_close is missing although other bars of the asset have one. In the other bars, an open outside [low, high]
-    and a negative or infinite volume, split or dividend become NaN. `CENT` and `PART` give the tolerance of comparisons
-    with high and low.
+    or if adj_close is missing although other bars of the asset have one. An open outside [low, high], and a volume,
+    split or dividend that is negative or infinite, become NaN; the rest of the bar is kept. `CENT` and `PART` give the
+    tolerance of comparisons with high and low.
     """
     values, prices = dict(bars.values), (*PRICES, "adj_close")
     columns = {name: values.get(name, np.full(len(bars), np.nan)) for name in (*prices, "volume", "split", "dividend")}

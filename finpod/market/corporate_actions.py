@@ -15,25 +15,26 @@ SPECIAL = 0.1
 """Dividends above this fraction of the price are reinvested at the ex-day's close (the second formula of `adjust`)."""
 WHOLE, TICKS = 0.9, (1.0, 0.5, 100 / 64)
 """Closes count as unadjusted for dividends if at least the fraction `WHOLE` of them are multiples of one of `TICKS` (in
-cents). These are the tick sizes of most exchanges, and 1/64 dollar for US prices until 2001."""
+cents). `TICKS` has the tick sizes of most exchanges, and 1/64 dollar for US prices until 2001."""
 LARGE = np.log(1.9)
 """A split that was applied to only a part of the history is repaired if its absolute log ratio is at least this."""
 NEAR, SAME = 5, 0.12
-"""A jump is attributed to a split if it is within `NEAR` bars of the split's day and its log return differs by less
-than `SAME` from the one that the split would cause. Other jumps count as real moves."""
+"""A jump of the closes is attributed to a split if it is within `NEAR` bars of the split's day, and if its log return
+differs by less than `SAME` from -log(split ratio). Other jumps count as real moves."""
 USUAL = (0.02, 0.1)
 """Bounds of the scale of an asset's log returns, which is estimated from the median of their absolute values."""
 DECIDES, CONTRADICTS = np.log(100), np.log(1000)
-"""An asset's closes count as unadjusted if the log odds that they are, summed over its splits, are at least `DECIDES`.
-A split contradicts the sum if its own log odds have the other sign and at least the size `CONTRADICTS`. If the vendor
-gives adj_close, `DECIDES` is added to the sum if adj_close / close has a split's step, and subtracted if not."""
+"""Thresholds for the log odds that the closes are unadjusted, summed over the splits of an asset. If the vendor gives
+adj_close, `DECIDES` is added to the sum if adj_close / close has the step of a split, and subtracted otherwise. The
+closes count as unadjusted if the sum is then at least `DECIDES`, and as adjusted if it is at most -`DECIDES`. A split
+contradicts the sum if its own log odds have the other sign and at least the size `CONTRADICTS`."""
 
 
 class Splits(NamedTuple):
-    """Log ratios [R] of the listed splits by case, 0 on other rows. A split in `missing` is also in another array."""
+    """Log ratios [R] of the listed splits, 0 on other bars. Each split is in either `as_traded` or `in_closes`."""
 
     missing: Array
-    """Log ratio of a split that adj_close lacks; negative log ratio of a split that adj_close has once too often."""
+    """Log ratio of a split that adj_close lacks, or minus the log ratio of a split that was applied once too often."""
     as_traded: Array
     """Log ratio of splits for which the closes are unadjusted, so that the closes jump on the day of the split."""
     in_closes: Array
@@ -41,19 +42,21 @@ class Splits(NamedTuple):
 
 
 def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[str], Array]:
-    """Apply the listed splits and dividends to the bars, and return (bars, notes, listed).
+    """Return (bars, notes, listed): bars in which each listed split and dividend is applied exactly once.
 
-    The columns `split` and `dividend` are replaced by an `adj_close` that agrees with them. There is no `adj_close` if
-    the vendor gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has
-    the unadjusted closes. `notes` are for the user. `listed` [R] is True on rows with a listed split or dividend.
+    In these bars, an `adj_close` that agrees with `split` and `dividend` replaces both columns. It is left out if the
+    vendor gives none and nothing needs adjustment. If the closes are adjusted for splits, the column `traded` has the
+    unadjusted closes. `notes` are sentences for the user. `listed` [R] is True on bars with a split or dividend.
 
     A split that adj_close lacks is applied. A split that was applied twice is taken out once. A split that was applied
-    to a part of the history is applied to the rest. See `_as_traded` for unadjusted closes.
+    to a part of the history is applied to the rest. `_as_traded` decides which closes are unadjusted.
 
-    A dividend d on day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
-    c(t) / (c(t) + d), which reinvests d at the ex-day's close c(t). If d exceeds a tenth of the price, only the second
-    factor is right. A missing dividend is applied by the second if d exceeds this tenth or no adjusted close exists,
-    else by the first. For d > 0.1 % of the price, other steps are repaired if d is missing or double, else reported.
+    A dividend d with ex-day t must multiply adj_close / close before t by 1 - d / c(t-1), which vendors use, or by
+    c(t) / (c(t) + d), which reinvests d at the close c(t). Only the second factor is right for a special dividend,
+    which is one of more than a tenth of the price. A missing dividend is applied, a double one is taken out once, and
+    the first factor of a special dividend is replaced. If d is at most 0.1 % of the price, however, the vendor's
+    adj_close is kept. Repairs use the second factor for special dividends and for assets without a vendor's adj_close,
+    and the first factor otherwise. Other wrong steps of adj_close / close are reported.
     """
     values = dict(bars.values)
     split, dividend = (values.pop(event, np.zeros(len(bars))) for event in ("split", "dividend"))
@@ -80,9 +83,10 @@ def adjust(bars: LongBars, log: RepairLog, name: str) -> tuple[LongBars, list[st
 
 
 def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLog) -> tuple[LongBars, Splits]:
-    """Return (bars, splits): bars with partly applied splits repaired, and the log ratios of `split` [R] by case.
+    """Return (bars, splits): the bars after repair of partly applied splits, and the log ratios of all splits by case.
 
-    `has_adjusted` [R] marks rows with a vendor's adjusted close. Splits on the first bar of an asset have no effect.
+    `split` [R] has the listed ratios, such as 2 for 2:1. The mask `has_adjusted` [R] is True on bars with a vendor's
+    adjusted close. Splits on the first bar of an asset have no effect.
     """
     split = np.where(split > 0, split, 1.0)
     ratio = np.where(bars.first, 0.0, np.log(split))
@@ -111,7 +115,7 @@ def _fit_splits(bars: LongBars, split: Array, has_adjusted: Array, log: RepairLo
     for row in np.flatnonzero((np.abs(ratio) > 2 * SAME) & ~as_traded & ~repaired).tolist():
         near = move[max(row - NEAR, bars.start[row] + 1) : min(row + NEAR + 1, bars.stop[row])]
         if (np.abs(near + ratio[row]) < SAME).any():
-            text = f"a split of {split[row]:g} is listed; the closes jump by about its size within {NEAR} bars"
+            text = f"a split of {split[row]:g} is listed; the closes jump by about its size on a day within {NEAR} bars"
             log.suspect("splits that may be listed on the wrong day", *bars.places(slice(row, row + 1)), [text])
     return bars, Splits(ratio * lacking - ratio * twice, ratio * as_traded, ratio * ~as_traded)
 
@@ -121,14 +125,17 @@ def _as_traded(
 ) -> tuple[Array, Array]:
     """Return two masks [R]: splits for which the closes are unadjusted, and splits for which this is uncertain.
 
-    `ratio` [R] are the log ratios of splits, 0 on other rows, and `move` [R] the log returns of the closes. The closes
-    of an asset are usually either unadjusted or adjusted for all its splits, so the sum of the log odds of its splits
-    decides for all of them. If one split contradicts the sum, or the sum is too small, each split is decided alone.
-    Assets do not affect each other, because a table may combine vendors. Three arguments are masks [R]: bars with
-    a vendor's adj_close (`has_adjusted`), splits that adj_close / close contains (`in_factor`), splits `repaired`.
+    `ratio` [R] are the log ratios of splits, 0 on other bars. `move` [R] are the log returns of the closes. The masks
+    [R] are True on bars with a vendor's adj_close (`has_adjusted`), on splits that adj_close / close contains
+    (`in_factor`), and on splits whose closes were `repaired` before.
 
-    The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. Both are assumed
-    to follow Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns.
+    The real return is move + ratio if the closes are unadjusted, and move if they are adjusted. It is assumed to follow
+    Student's t with 3 degrees of freedom, whose tails are as heavy as those of daily returns. The log odds of a split
+    compare its densities at these two returns.
+
+    Usually, the closes of an asset are unadjusted for all its splits, or adjusted for all. Therefore the sum of the log
+    odds decides for all its splits. If a split contradicts the sum, or if the sum is too small (see `DECIDES`), each
+    split is decided alone. Assets do not affect each other, because a table may combine vendors.
     """
     is_split = ratio != 0
     returns = pd.Series(np.where(bars.first | is_split, np.nan, np.abs(move)))
@@ -149,10 +156,10 @@ def _as_traded(
 
 
 def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) -> LongBars:
-    """Return the bars with the split on `row` applied to its whole history, if the vendor applied it to only a part.
+    """Return the bars with the split on `row` applied to the whole history, if the vendor applied it to only a part.
 
-    If so, the closes jump by the split on another day nearby. Prices before this jump are divided by the split; volumes
-    are multiplied. `ratios` [R] are the log ratios of all splits. Jumps on the day of another split do not count.
+    In this case, the closes jump by the split on another day nearby (see `NEAR`) that has no split. Prices before this
+    jump are divided by the split ratio, and volumes are multiplied. `ratios` [R] are the log ratios of all splits.
     """
     start, stop, split = bars.start[row], bars.stop[row], np.round(np.exp(ratios[row]), 9)
     step, at = np.r_[0.0, np.diff(np.log(bars.values["close"][start:stop]))], row - start
@@ -173,7 +180,7 @@ def _applied_to_rest(bars: LongBars, row: int, ratios: Array, log: RepairLog) ->
 
 
 def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted: Array, log: RepairLog) -> Array:
-    """Return the steps [R] of log(adj_close) that are missing (positive) or in excess (negative) at each dividend."""
+    """Return what the steps of log(adj_close / close) lack at each dividend [R]; negative if a step is too large."""
     rows = np.flatnonzero((dividend > 0) & ~bars.first)
     rows = rows[has_adjusted[rows] | ~_contain_dividends(bars, rows, splits)[bars.code[rows]]]
     close, cash, vendor = bars.values["close"], dividend[rows], has_adjusted[rows]
@@ -216,8 +223,9 @@ def _fit_dividends(bars: LongBars, dividend: Array, splits: Splits, has_adjusted
 def _contain_dividends(bars: LongBars, rows: Array, splits: Splits) -> Array:
     """Return a mask [N] of the assets whose closes are adjusted for dividends.
 
-    Closes are unadjusted if they are unadjusted for a split, or if most closes before the asset's last dividend, with
-    later splits undone, are multiples of a tick. `rows` [n] have dividends. Split-adjusted closes may have 4 decimals.
+    Closes that are unadjusted for a split are also unadjusted for dividends. Other closes are unadjusted for dividends
+    if most of those before the asset's last dividend are multiples of a tick, after later splits are undone. `rows` [n]
+    are the bars with dividends. Split-adjusted closes may be rounded to 4 decimals.
     """
     last = np.full(len(bars.tickers), -1)
     np.maximum.at(last, bars.code[rows], rows)

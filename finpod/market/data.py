@@ -20,7 +20,7 @@ DateLike = str | np.datetime64 | Any
 
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _FIRST_DAY, _LAST_DAY = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
-"""Dates must be on or after the first day and before the second. datetime64[ns] can hold the years 1678 to 2261."""
+"""Dates must be on or after `_FIRST_DAY` and before `_LAST_DAY`. datetime64[ns] can hold the years 1678 to 2261."""
 HOLIDAYS = np.timedelta64(10, "D")
 """A window may start or end outside the data by at most this time, or by at most one bar if a bar is longer."""
 
@@ -28,17 +28,17 @@ PRICES = ("open", "high", "low", "close")
 TABLES = (*PRICES, "volume", "factor", "member")
 """Fields of `MarketData` that are tables [T, N], in the order in which the content hash covers them."""
 SERIES = ("benchmark_close", "benchmark_open")
-"""Fields that are series [T]."""
+"""Fields of `MarketData` that are series [T]: one value per row."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarketData:
     """Bars on a grid of T rows (sessions, or intraday bars) and N assets. Arrays are read-only.
 
-    Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN
-    is a missing value; an asset without a close has no bar. A table that the source lacks (such as `open` in a file of
-    closes) is None. Raises DataError if shapes disagree, dates do not increase, tickers repeat, an asset's price is
-    infinite or not positive, or every close is missing; InputError if `periods_per_year` is not finite and positive.
+    Prices and volume are adjusted for splits and dividends so that `close * volume` is the traded dollar volume. NaN is
+    a missing value. Where an asset has no close, it has no bar. A table that the source lacks is None, such as `open`
+    for a file of closes. Raises DataError if shapes differ, dates do not increase, tickers repeat, a price is infinite
+    or not positive, or every close is missing. Raises InputError if `periods_per_year` is not finite and positive.
     """
 
     dates: Array
@@ -54,7 +54,7 @@ class MarketData:
     low: Array | None = None
     """[T, N] float64, adjusted low."""
     volume: Array | None = None
-    """[T, N] float64, shares, adjusted inversely to the prices."""
+    """[T, N] float64, traded shares, adjusted inversely to the prices: for half the price, twice the shares."""
     factor: Array | None = None
     """[T, N] float64, adjusted price / traded price. None means 1 everywhere."""
     member: Array = None  # type: ignore[assignment]
@@ -72,11 +72,11 @@ class MarketData:
     periods_per_year: float = None  # type: ignore[assignment]
     """Bars per year, used to annualise figures. By default measured from the dates (see `finpod.periods`)."""
     sessions_per_year: float = None  # type: ignore[assignment]
-    """Sessions per year; bars per year if bars are longer than sessions. Default: from `periods_per_year` or dates."""
+    """Sessions per year, or bars per year if bars are longer. Default: from `periods_per_year`, if given, or dates."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Provenance as JSON values: source, title, membership, survivorship, missing, notes, ... (see data/README.md)."""
     origin: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of `load_market` for this market, or for the market it comes from; empty if unknown. Not saved."""
+    """Arguments of the call of `load_market` that this market comes from; empty if unknown. Not saved in snapshots."""
 
     def __post_init__(self) -> None:
         arrays = vars(self)  # a frozen dataclass has no other way to set its fields
@@ -89,15 +89,15 @@ class MarketData:
             raise DataError(f"ticker {repeated} appears twice among the columns; keep one of them")
         if len(back := np.flatnonzero(np.diff(self.dates) <= np.timedelta64(0))):
             one, following = (f"{day!s:.16}".removesuffix("T00:00") for day in self.dates[back[0] : back[0] + 2])
-            raise DataError(f"dates do not increase: {one} is followed by {following}; sort and drop repeats")
+            raise DataError(f"dates do not increase: {one} is followed by {following}; sort them, and drop repeats")
         if self.member is None:
             arrays["member"] = np.ones((days, assets), dtype=bool)
         for name, table in self.tables.items():
-            # Tables must be in C order. numpy adds the values of a Fortran array in another order: last bits differ.
+            # Tables must be in C order: numpy adds the values of a Fortran array in another order, so last bits differ.
             table = np.ascontiguousarray(table, dtype=bool if name == "member" else np.float64)
             shape = (days,) if name in SERIES else (days, assets)
             if table.shape != shape:
-                raise DataError(f"{name} has shape {table.shape}; dates and tickers need {shape}")
+                raise DataError(f"{name} has shape {table.shape}; for these dates and tickers, give {shape}")
             if name in (*PRICES, *SERIES, "factor") and (wrong := (table <= 0) | np.isinf(table)).any():
                 at = tuple(np.argwhere(wrong)[0])
                 price = f"{name}{' of ' + self.tickers[at[1]] if len(at) > 1 else ''} on {self.dates[at[0]]!s:.10}"
@@ -131,7 +131,7 @@ class MarketData:
 
     @property
     def tables(self) -> dict[str, Array]:
-        """Dict of the tables [T, N] and series [T] that the source has, by name."""
+        """Dict of the tables [T, N] and series [T] that are not None, by name."""
         tables = {name: getattr(self, name) for name in (*TABLES, *SERIES)}
         return {name: table for name, table in tables.items() if table is not None}
 
@@ -147,7 +147,7 @@ class MarketData:
 
     @cached_property
     def sessions(self) -> Array:
-        """[T] datetime64[D], the session of each row."""
+        """[T] datetime64[D], day of the session of each row."""
         return self.dates.astype("datetime64[D]")
 
     @cached_property
@@ -167,7 +167,7 @@ class MarketData:
 
     @property
     def title(self) -> str:
-        """One line that describes the prices."""
+        """One line that describes the market: `title` in the manifest, or else `source`."""
         return str(self.manifest.get("title", self.manifest.get("source", "unnamed market")))
 
     @cached_property
@@ -237,7 +237,7 @@ class MarketData:
         return replace(self, tickers=tuple(tickers), last_bar=self.last_bar[columns], extra=extra, **cut)
 
     def benchmark_market(self) -> "MarketData":
-        """Return a market whose only asset is the benchmark, always a member. Rows without its bar are dropped."""
+        """Return a market whose only asset is the benchmark, a member in all rows. Rows without a close are dropped."""
         kept = np.isfinite(self.benchmark_close)
         if not kept.any():
             raise DataError(f"the benchmark {self.benchmark} has no bar in these data; choose another benchmark")
@@ -254,9 +254,10 @@ class MarketData:
 
 
 def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
-    """Return the local day of a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp, as a datetime64[ns].
+    """Return a text YYYY-MM-DD[ time], date, datetime, datetime64 or Timestamp as a datetime64[ns] at midnight.
 
-    Raises InputError about `argument` for any other value, such as a number or "20200102", which numpy reads as a year.
+    A date with a time zone becomes its local day. Raises InputError about `argument` for a date outside 1700 to
+    2199, and for other values such as 1.5 or "20200102".
     """
     day_like: Any = value.replace(tzinfo=None) if isinstance(value, datetime) else value
     if isinstance(day_like, str) and _ISO.fullmatch(day_like.strip()):
@@ -273,6 +274,6 @@ def as_date(value: DateLike, argument: str | None = None) -> np.datetime64:
 
 
 def forward_fill(table: Array, before: float = np.nan) -> Array:
-    """Return the table [T, N] with each NaN or infinity replaced by the column's previous finite value, or `before`."""
+    """Return the table [T, N] with NaN and infinity replaced by a column's previous finite value, `before` if none."""
     last = np.maximum.accumulate(np.where(np.isfinite(table), np.arange(len(table))[:, None], -1), axis=0)
     return np.where(last >= 0, np.take_along_axis(table, np.maximum(last, 0), axis=0), before)

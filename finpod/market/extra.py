@@ -67,7 +67,7 @@ class ExtraData:
         return ExtraData(cut, len(columns))
 
     def shared_only(self) -> ExtraData:
-        """Return the columns for a market with one ticker, which this market lacks. Per-ticker columns become NaN."""
+        """Return the columns for a market of one ticker not among these. Columns with a value per ticker become NaN."""
         cut = {n: table if table.ndim == 1 else np.full((len(table), 1), np.nan) for n, table in self.tables.items()}
         return ExtraData(cut, 1)
 
