@@ -38,9 +38,9 @@ _WORDS = {
     ultimo""",
 }
 DATES, TICKERS, DESCRIPTIONS, _OTHERS, ANY_PRICE = (tuple(words.split()) for words in _WORDS.values())
-"""Known labels, normalised by `word`, for five kinds of columns: dates; symbols and identifiers; company names; ignored
-columns; closes or other prices (`ANY_PRICE`). In each tuple, the preferred label is first. A column with a label
-for dates must also contain dates, unless the label is date. Company names serve as tickers if there is no symbol."""
+"""Known labels, in the form that `word` returns: of dates, of symbols and identifiers, of company names, of ignored
+columns, and of prices that may be closes. In each tuple, the preferred label is first. A column under a label for
+dates must contain dates, unless the label is "date". Company names are taken as tickers if no column has symbols."""
 
 _SPELLINGS = {
     "open": """open openprice priceopen openingprice pxopen openprc dlyopen prcod eroffnung eroffnungskurs eroffn erster
@@ -60,9 +60,10 @@ _SPELLINGS = {
 NUMBERS = tuple(_SPELLINGS)
 """Names of the fields that a bar may have; only `close` is required."""
 _FIELDS = {word: field for field, words in _SPELLINGS.items() for word in words.split()}
-"""Word -> field that it means. The words for a field begin with the preferred one."""
+"""Label, in the form that `word` returns -> its field. Of the labels for one field, the preferred one is first."""
 _LETTERS = {"o": "open", "h": "high", "l": "low", "c": "close", "v": "volume", "vw": "vwap", "n": "trades", "t": "time"}
-"""Short JSON labels -> words. Used if o, h, l, c exist, and no label besides these keys is unknown or means a field."""
+"""Short labels in JSON data -> full labels. They are replaced only if a table has o, h, l and c, and all its further
+labels are keys of this dict, or known labels of dates, tickers, company names or ignored columns."""
 _NUMBER = re.compile(
     r"[-+(]?\s*[$€£¥₹₩₽₺₪]?\s*[-+]?([.,]\d|\d)([\d.,'’\s]*\d)?[.,]?"
     r"([eE][-+]?\d+|(?<=\d)[KMBTkmbt])?\s*[%$€£¥₹₩₽₺₪]?\)?|[-+]?inf"
@@ -83,7 +84,7 @@ def field_of(label: Any) -> str | None:
 
 
 def fields_of(labels: Iterable[Any]) -> dict[str, str]:
-    """Return word -> field for labels that name a field. If several name the same field, the preferred word is kept."""
+    """Return normalised label (see `word`) -> field. Of several labels for one field, the preferred one is kept."""
     words = set(map(word, labels))
     read = {field: known for known, field in reversed(_FIELDS.items()) if known in words}
     return {known: field for field, known in reversed(read.items())}
@@ -115,20 +116,20 @@ class Column:
 
     @property
     def known(self) -> bool:
-        """True if the label is a known word. If it is a word for dates, tickers or names, the values must fit, too."""
+        """True for a known label. Under a label for dates, tickers or company names, the values must fit as well."""
         if self.word in TICKERS or self.word in DESCRIPTIONS:
             return self.identifies
         return self.word in (*_FIELDS, *_OTHERS) or (self.word in DATES and holds_dates(self.values, digits=True))
 
     @cached_property
     def texts(self) -> list[str]:
-        """Distinct values as text, without words for missing values."""
+        """Distinct values as text, without missing values such as "nan"."""
         texts = (str(value).strip() for value in pd.unique(self.values.dropna()))
         return [text for text in texts if text.lower() not in BLANK]
 
     @cached_property
     def kind(self) -> str:
-        """Kind of the values: "dates", "whole" numbers, "whole floats", "number", "text" or "blank"."""
+        """Kind of the values: "dates", "whole" (integers), "whole floats", "number" (others), "text" or "blank"."""
         if self.values.dtype.kind in "iub":
             return "number" if self.values.dtype.kind == "b" else "whole"
         if self.values.dtype.kind == "f":
@@ -159,7 +160,10 @@ def listed(columns: Sequence[Column]) -> str:
 
 
 def columns_of(frame: pd.DataFrame, name: str) -> tuple[list[Column], Pairs]:
-    """Return (columns, pairs). Levels of the row index are among `columns`. `pairs` are the columns with two labels."""
+    """Return (columns, pairs): the columns of a frame with one label, and those with two.
+
+    Levels of the row index, unless it only counts rows, are columns with one label. Empty unnamed columns are left out.
+    """
     if frame.columns.nlevels > 2:
         raise DataError(f"{name} has a header of {frame.columns.nlevels} levels; keep two, field and ticker")
     columns, pairs = [], []
@@ -196,14 +200,14 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def find_dates(columns: Sequence[Column], name: str) -> Column:
-    """Return the column of dates. Raises DataError if there is none, or if two equally good columns differ."""
+    """Return the column of dates. Raises DataError if there is none, or if two columns fit equally well and differ."""
     named = [c for c in columns if c.word == DATES[0] or (c.word in DATES and holds_dates(c.values, digits=True))]
     unnamed = [c for c in columns if c not in named and (c.level or c.unnamed) and c.kind == "dates"]
     found = named + unnamed or [c for c in columns if not c.known and c.kind == "dates"]
     if not found:
         if sum(is_date(column.label) for column in columns) > 1:
             raise DataError(f"{name} has dates in its header; transpose the table (frame.T) to have a row per date")
-        raise DataError(f"{name} has no column 'date' or other dates; add one (columns: {listed(columns) or 'none'})")
+        raise DataError(f"{name} has no column 'date' and no other dates; add one (it has {listed(columns) or 'none'})")
     best = min(named, key=lambda column: DATES.index(column.word), default=found[0])
     for other in found:
         rival = other.level or not named or (other in named and other.word == best.word)
@@ -213,7 +217,7 @@ def find_dates(columns: Sequence[Column], name: str) -> Column:
 
 
 def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column: str | None = None) -> Column | None:
-    """Return the column of tickers or None. Raises DataError if several fit, InputError for a wrong `ticker_column`."""
+    """Return the column of tickers, if any. Raises DataError if several fit, InputError for a wrong `ticker_column`."""
     if ticker_column is not None:
         for column in columns:
             if ticker_column == column.label or word(ticker_column) == column.word:
@@ -233,6 +237,7 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
     for other in others:  # one ticker with two values of another identifier may be two securities
         both = pd.DataFrame({"ticker": best.values, "other": other.values}).drop_duplicates().dropna()
         if (again := both["ticker"].duplicated()).any():
-            text = f"{name} has several {other.label} for the {best.label} {both['ticker'][again].iloc[0]}"
-            raise DataError(f"{text}; keep one column, or (for prices) pass ticker_column=", argument="ticker_column")
+            text = f"{name} has several values of {other.label} for {best.label} {both['ticker'][again].iloc[0]}"
+            way_out = "keep one of the two columns, or (for prices) pass ticker_column="
+            raise DataError(f"{text}; {way_out}", argument="ticker_column")
     return named[0]

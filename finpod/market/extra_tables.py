@@ -31,7 +31,7 @@ RESERVED = {*KEYS, *NUMBERS, "factor", "member", "benchmark"}
 """Names that finpod's own tables use. Extra columns must have other names."""
 _DATES = ("date", "datetime", "timestamp")
 _TICKERS = ("ticker", "symbol", "tic", "tickersymbol", "permno")
-"""Accepted names of the columns of dates and tickers. A column with another name may hold values, or other dates."""
+"""Names accepted for the columns of dates and tickers. Columns with other names, such as code, are values."""
 
 
 def with_extra(
@@ -42,16 +42,19 @@ def with_extra(
     day_first: bool | None = None,
     decimal: str | None = None,
 ) -> MarketData:
-    """Return the market with the columns of the user's tables added; `manifest["extra"]` describes each column.
+    """Return the market with the columns of the user's tables added. `manifest["extra"]` describes each column.
 
-    A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value is used from the first
-    row whose session closes at or after its `known_at` (its `date` if `known_at` is blank); in an intraday market, from
-    the first bar that begins at or after this time (see `Timeline.first_rows`). With `calendar` None, sessions end with
-    the day. Each row has the known value with the latest `date`; if several known values have this date, the row has
-    the one that became known last. Values are never filled backwards.
+    A table is a frame, or a parquet or CSV file, in one of the forms of data/README.md. A value becomes known at its
+    `known_at`, or at its `date` if `known_at` is blank. It is used from the first row whose session closes at or after
+    that time. In an intraday market, it is used from the first bar that begins at or after that time (see
+    `Timeline.first_rows`). If `calendar` is None, sessions end with the day.
 
-    Raises InputError for a missing file, a reserved name and a name that the market has; DataError for text, infinity,
-    a name twice in a table, two values for one ticker, date and `known_at`, and no values or no known ticker.
+    If several values are known at a row, the one with the latest `date` is used. Among values with the same `date`, the
+    one that became known last is used. Values are never filled backwards.
+
+    Raises InputError for a missing file, a reserved name, and a name that the market has already. Raises DataError for
+    text and infinity in place of numbers, a repeated name, two values for one ticker, `date` and `known_at`, a column
+    without values, and a table without a ticker of the market.
     """
     tables, facts = dict(market.extra.tables), dict(market.manifest.get("extra", {}))
     notes = list(market.manifest.get("notes", ()))
@@ -65,7 +68,7 @@ def with_extra(
         for name in table.columns.drop(list(KEYS), errors="ignore"):
             if "," in name or name in tables or (field_of(name) or name.lower()) in RESERVED:
                 text = f"{label} has a column {name!r}; rename it, for example to own_{name.replace(',', '_')}, because"
-                raise InputError(f"{text} its name has a comma, or finpod or another table uses it", argument="extra")
+                raise InputError(f"{text} it has a comma, or is used by finpod or another table", argument="extra")
             tables[name], facts[name] = _point_in_time(when.assign(value=table[name]), name, label, market)
             if unknown:
                 facts[name]["unknown_tickers"] = {"count": len(unknown), "first": unknown[:5]}
@@ -76,7 +79,7 @@ def with_extra(
 
 
 def _frames(extra: Any, decimal: str | None) -> Iterator[tuple[pd.DataFrame, str]]:
-    """Yield each table as a frame, and its name in errors. Raises InputError for other types and missing files."""
+    """Yield (frame, name in errors) for each table. Raises InputError for other types and for missing files."""
     for table in extra if isinstance(extra, (list, tuple)) else [] if extra is None else [extra]:
         if isinstance(table, pd.DataFrame):
             yield table, "the extra table"
@@ -90,7 +93,7 @@ def _frames(extra: Any, decimal: str | None) -> Iterator[tuple[pd.DataFrame, str
 
 
 def _parsed(frame: pd.DataFrame, label: str, tickers: Sequence[str], decimal: str | None) -> pd.DataFrame:
-    """Return a table with `date`, `ticker` and `known_at` (if the frame has them), and float64 columns of values."""
+    """Return a frame with the columns `date`, `ticker` and `known_at` (the last two if given) and float64 values."""
     columns, pairs = columns_of(frame, label)
     way_out = "give one row per date and ticker, with a column 'ticker'"
     if pairs:
@@ -101,7 +104,7 @@ def _parsed(frame: pd.DataFrame, label: str, tickers: Sequence[str], decimal: st
     others = [column for column in columns if column not in known_at]
     dates = find_dates(others, label)
     if not (dates.level or dates.unnamed or dates.word in _DATES):
-        raise DataError(f"{label} has no column 'date'; rename {dates.label!r}, or the right column, to 'date'")
+        raise DataError(f"{label} has no column 'date'; rename the column of dates, such as {dates.label!r}, to 'date'")
     ticker = find_tickers([c for c in others if c.level or c.unnamed or c.word in _TICKERS], dates, label)
     values = [c for c in others if not (c is dates or c is ticker or c.unnamed or c.level)]
     names = [column.label for column in values]
@@ -110,7 +113,7 @@ def _parsed(frame: pd.DataFrame, label: str, tickers: Sequence[str], decimal: st
     if twice := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{label} has two columns {twice[0]!r}; keep one")
     if ticker is None and (wide := [name for name in names if normal_ticker(name) in tickers]):
-        raise DataError(f"{label} has no column 'ticker', but the market's ticker {wide[0]!r} as a column; {way_out}")
+        raise DataError(f"{label} has no column 'ticker', but one for the market's ticker {wide[0]!r}; {way_out}")
     mark = decimal_mark([("", column.values) for column in values], decimal, label)
     numbers = {column.label: parse_numbers(column.values, column.label, label, mark) for column in values}
     keys = {"date": [dates], "ticker": [ticker] if ticker else [], "known_at": known_at}
@@ -122,8 +125,9 @@ def _known(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Return (when, unknown): a frame that tells when each row became known, and the tickers that the market lacks.
 
-    The frame has the columns `date`, the day that the values are about; `known_at`; and `row`, the first row of the
-    market that may use the values, T if none. For a table with tickers, `ticker` is the asset's number, -1 if unknown.
+    The frame has the columns `date` (the day that the values are about), `known_at` and `row`. The latter is the first
+    row of the market that may use the values, or T if there is none. If the table has tickers, the frame also has the
+    column `ticker`: the position of the row's ticker in the market, -1 if the market lacks it.
     """
     date = _stamps(table["date"], label, timeline, day_first)
     if np.isnat(date).any():
@@ -138,14 +142,22 @@ def _known(
 
 
 def _stamps(column: pd.Series, label: str, timeline: Timeline, day_first: bool | None) -> Array:
-    """Return stamps [R] in `timeline.zone` (None: the later of UTC and written time); midnight stays; NaT if blank."""
+    """Return the times [R] in a column, in the time zone `timeline.zone`; NaT for blank cells.
+
+    If the zone is None, each time is the later of the time in UTC and the time as written, so that no value is used too
+    early. Midnight stays as written, because it stands for a day.
+    """
     stamps = parse_stamps(column, label, day_first)
     local = stamps.on_clock(timeline.zone) if timeline.zone else np.maximum(stamps.on_clock(UTC), stamps.clock)
     return np.where(stamps.clock == stamps.clock.astype("datetime64[D]"), stamps.clock, local)
 
 
 def _tickers(column: pd.Series, date: Array, market: MarketData, label: str) -> tuple[Array, list[str]]:
-    """Return the asset number [R] of each row (old symbols count as new), -1 if unknown, and the unknown tickers."""
+    """Return (positions, unknown): each row's position among the market's tickers [R], and the tickers not among them.
+
+    The position of an unknown ticker is -1. An old symbol of a renamed asset counts as its new one. If the day of the
+    rename is known, this holds only for a `date` before it.
+    """
     tickers, _ = parse_tickers(column, label)
     symbols, assets = np.array(tickers, dtype=object), pd.Index(market.tickers)
     until = market.manifest.get("renamed_until", {})
@@ -162,7 +174,10 @@ def _tickers(column: pd.Series, date: Array, market: MarketData, label: str) -> 
 
 
 def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketData) -> tuple[Array, dict[str, Any]]:
-    """Return (values, facts): a column [T, N], or [T] if its values apply to all tickers, and its manifest entry."""
+    """Return (values, facts): a column [T, N], or [T] if its values apply to all tickers, and its manifest entry.
+
+    `cells` is the frame that `_known` returns, with the numbers of the column as `value`.
+    """
     if cells["value"].isna().all():
         raise DataError(f"{label}: the column {name!r} has no numbers; fill or remove the column")
     shared = "ticker" not in cells
@@ -179,14 +194,14 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         called = f"{name}{whose} dated {cell['date']}".removesuffix(" 00:00:00") + f" is {cell['value']:g}"
         if infinite.any():
             raise DataError(f"{label}: {called}; give a finite number, or leave the cell empty")
-        text = f"and has another value known at {cell['known_at']}; keep one, or give a correction a later 'known_at'"
+        text = f"and another value is known at {cell['known_at']}; keep one, or give a correction a later 'known_at'"
         raise DataError(f"{label}: {called}, {text}")
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days
     newest = np.full((days, width), -1)
     np.maximum.at(newest, (row[shown], ticker[shown]), np.flatnonzero(shown))
     newest = np.maximum.accumulate(newest, axis=0)
-    table = np.append(values, np.nan)[newest]  # -1 for no value
+    table = np.append(values, np.nan)[newest]  # where there is no value, position -1 selects the NaN
     per, never_shown = "all tickers" if shared else "ticker", len(values) - len(np.setdiff1d(newest, [-1]))
     facts = {"file": label, "per": per, "values": len(values), "never_shown": never_shown}
     return (table[:, 0] if shared else table), facts

@@ -1,4 +1,4 @@
-"""Layouts of price tables: long, wide, one asset, or a header of two levels. Ambiguous tables are an error."""
+"""Recognises the layout of price tables: long, wide, one asset, or two-level header. Ambiguous tables are an error."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     """Return the layout of a table, recognised by the names and values of its columns.
 
     Levels of the row index count as columns. Unnamed columns of whole numbers are taken as row numbers and ignored. In
-    a table without tickers, row numbers must not repeat.
+    a table without tickers, they must not repeat, because repeated numbers may be tickers.
 
     - **two levels**: the level of the header that contains a close has the fields. The other level has the tickers.
       Labels such as AAPL.Close, Close_AAPL or "('Close', 'AAPL')" are read in the same way.
-    - **long**: a close and a column of tickers: `ticker_column`, or a column of text or whole numbers whose name is a
-      word for tickers, or the only unnamed column of text, or a level of text in a row index with dates.
+    - **long**: a close and a column of tickers. The latter is `ticker_column`, if given. Otherwise it is a column of
+      text or whole numbers whose name is a word for tickers. If there is none, it is the only column of text that has
+      no name or is a level, beside the dates, of the row index.
     - **one asset**: a close and no tickers. Text columns of unknown meaning are an error unless `ticker` is given.
     - **wide**: no close and no tickers. Each column holds the closes of the ticker in its label. At most one label in
       three may be a known word such as OPEN.
@@ -70,7 +71,7 @@ def recognise(frame: pd.DataFrame, name: str, *, ticker: str | None = None, tick
     if not pairs and tickers is None:
         unknown = [c for c in others if not c.known and _may_be_tickers(c)]
         if unknown and ticker is None:
-            text = f"{name} may have tickers in {listed(unknown)}, of unknown meaning. {ask_for_tickers(columns)}"
+            text = f"{name} may have tickers in {listed(unknown)}, whose meaning is unknown. {ask_for_tickers(columns)}"
             raise DataError(text, argument="ticker_column")
         if "close" not in fields:
             pairs, labelled = _by_label(labelled, name), []
@@ -104,18 +105,19 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of fractional numbers, and for a column that names each row's field."""
+    """Raise DataError for an unnamed column of fractional numbers, and for a column of text with each row's field."""
     for column in columns:
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                raise DataError(f"{name} has one value per row, of the field in {column.label!r}; use frame.pivot")
+                text = f"{name} has one value per row, whose field is named in the column {column.label!r}"
+                raise DataError(f"{text}; make a column of each field, for example with frame.pivot")
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
-    """Return field -> its column. Raises DataError if two columns have the same word for a field."""
+    """Return field -> its column. Raises DataError if two columns have the same normalised label (see `word`)."""
     flags = {"true", "false", "yes", "no", "y", "n", "0", "1", "0.0", "1.0"}
     usable = [c for c in columns if not (c.word in ("adjusted", "adj") and {text.lower() for text in c.texts} <= flags)]
     fields = {}
@@ -129,10 +131,11 @@ def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
 
 
 def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
-    """Return (field, ticker) -> values for columns with two labels; `names` are the names of the header's levels.
+    """Return (field, ticker) -> values for columns with two labels. `names` are the names of the header's levels.
 
-    The level that contains a close has the fields. If both contain one and one is named as tickers, the other has
-    the fields; else the only level with a clear close, such as "Close", has them. Raises DataError if undecided.
+    The level that contains a close has the fields. If both levels contain a close, and the name of exactly one means
+    tickers, the other level has the fields. Otherwise, the fields are in the only level with a clear close, such as
+    "Close" but not "Last". Raises DataError if this does not decide.
     """
     closes = [{word(pair[level]) for pair in pairs if field_of(pair[level]) == "close"} for level in (0, 1)]
     levels = [level for level in (0, 1) if closes[level]]
@@ -141,7 +144,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
         certain = [level for level in (0, 1) if not closes[level] <= {*ANY_PRICE}]
         levels = [1 - tickers[0]] if len(tickers) == 1 else certain if len(certain) == 1 else levels
     if len(levels) != 1:
-        text = f"{name} needs 'close' in one level of its header, which may be (field, ticker) or (ticker, field)"
+        text = f"{name} needs 'close' in one level of its header; the levels may be (field, ticker) or (ticker, field)"
         raise DataError(f"{text}; add it, or name the level of the tickers 'ticker'")
     read = fields_of(pair[levels[0]] for pair in pairs)
     numbers: Numbers = {}
@@ -155,7 +158,7 @@ def _by_ticker(names: Sequence[object], pairs: Pairs, name: str) -> Numbers:
 
 
 def _by_label(columns: Sequence[Column], name: str) -> Pairs:
-    """Return (field, ticker, values) of each column of a table with labels such as AAPL.Close, or else of a wide table.
+    """Return (field, ticker, values) of columns with labels such as AAPL.Close, or of the columns of a wide table.
 
     Raises DataError if only some labels have a field and a ticker, or if none has and the table is not clearly wide.
     """
@@ -170,7 +173,7 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
-            raise DataError(f"{name} has no 'close', and {column.label} has row numbers; remove it, or add 'close'")
+            raise DataError(f"{name} has no 'close' but row numbers in {column.label}; add 'close', or drop the column")
     words = [column for column in columns if column.known]
     if len(words) == len(columns):
         raise _no_close(columns, name)
@@ -196,8 +199,8 @@ def _split_label(label: str) -> tuple[str, str] | None:
 def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, name: str) -> None:
     """Raise DataError if an unknown column holds, or may hold, the closes of another ticker.
 
-    Such a column has a label like Close_AAPL. If the label of the column `close` is ambiguous, such as LAST, and the
-    table lacks open, high or low (not `is_bar`), any column whose label can be a ticker may hold closes of this ticker.
+    A column with a label like Close_AAPL holds closes. Any column whose label can be a ticker may hold closes if the
+    label of the column `close` is ambiguous, such as LAST, and the table lacks open, high or low (`is_bar` is False).
     """
     others = []
     for column in columns:
@@ -207,7 +210,7 @@ def _check_one_asset(columns: Sequence[Column], close: Column, is_bar: bool, nam
         if (certain or possible) and not column.known:
             others.append(column)
     if others:
-        way_out = "give ticker= if all rows are bars of one asset, or else make a column 'ticker' (frame.stack)"
+        way_out = "give ticker= if all rows are bars of one asset; otherwise put tickers into a column 'ticker'"
         raise _ambiguous(name, "bars of one asset", [close], others, way_out)
 
 
@@ -217,6 +220,6 @@ def _no_close(columns: Sequence[Column], name: str) -> DataError:
 
 
 def _ambiguous(name: str, one: str, like_one: Sequence[Column], closes: Sequence[Column], way_out: str) -> DataError:
-    """Return the error for a table that can be read as `one`, or as closes by ticker, with columns that suggest it."""
+    """Return the error for a table that can be read as `one` (see columns `like_one`), or as closes by ticker."""
     text = f"{one} (see {listed(like_one)}) or as closes by ticker (see {listed(closes)})"
     return DataError(f"{name} can be read as {text}; {way_out}")
