@@ -1,11 +1,10 @@
-"""Built-in features with formulas: the default set, which is scale-free, and the published set of the FinRL papers.
+"""Built-in features: the default set, which is scale-free, and the published set, which is that of the FinRL papers.
 
-Formulas use c, o, h, l for adjusted close, open, high and low, r for the one-session return, m for the market return
-(equal-weight mean of r over the day's members), mean_n for the mean of n sessions. In intraday data, session means bar.
+Prices are adjusted. Returns are those of one row: a session, or a bar of intraday data.
 
 The default set has no price levels, because adjusted price levels reveal later splits and dividends. If all prices of
 an asset are multiplied by a constant and its volume is divided by it, no default feature changes. The published set has
-price levels. It has the indicators (of `stockstats`) and turbulence of FinRL's papers. Use it only to reproduce them.
+price levels: the `stockstats` indicators and the turbulence of these papers. Use it only to reproduce their results.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from finpod.market.data import MarketData, forward_fill
 
 Kind = Literal["cross", "pooled"]
 _CHUNK = 64
-"""Number of rows that `turbulence` computes at once. The memory grows with _CHUNK * N * (N + window)."""
+"""Number of rows that `turbulence` computes at once. For N assets, memory grows with _CHUNK * N * (N + window)."""
 _LEAST_SHRINKAGE = 1e-6
-"""Least shrinkage intensity of `turbulence`, which keeps the correlation matrix invertible."""
+"""Least shrinkage intensity in `turbulence`. It keeps the correlation matrix invertible."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One built-in feature."""
+    """Definition of a feature: how it is computed and scaled, and what it needs."""
 
     function: Callable[[Bars], Tensor]
-    """Function of `Bars` that returns [T, N] ([T, 1] if market-wide) float64, NaN where undefined, never infinite."""
+    """Function from `Bars` to float64 values [T, N], or [T, 1] for a market-wide feature; NaN where undefined."""
     warm_up: int
-    """Number of rows from an asset's first bar (if market-wide: from row 0) to the feature's first value."""
+    """Number of rows from an asset's first bar (from row 0 for a market-wide feature) to the feature's first value."""
     kind: Kind = "cross"
-    """Scaling: "cross" across the day's members, or "pooled" by mean and standard deviation of the training rows."""
+    """Kind of scaling: "cross", by statistics of the day's members, or "pooled", by those of all training rows."""
     tables: tuple[str, ...] = ()
     """Names of the tables of `MarketData` that the feature needs besides the closes."""
     market_wide: bool = False
@@ -58,7 +57,7 @@ class Definition:
 
 
 class Bars:
-    """The tables of one market as float64 tensors [T, N] on a device; NaN where there is no bar."""
+    """The tables of one market as float64 tensors [T rows, N assets] on a device; NaN where there is no bar."""
 
     def __init__(self, market: MarketData, device: str | torch.device = "cpu") -> None:
         self._market = market
@@ -92,12 +91,12 @@ class Bars:
 
     @cached_property
     def returns(self) -> Tensor:
-        """[T, N] r = c_t / c_{t-1} - 1; NaN unless rows t-1 and t have a bar, so that no return spans a gap."""
+        """[T, N] returns close_t / close_{t-1} - 1; NaN unless rows t-1 and t have a bar, so no return spans a gap."""
         return self.close / delay(self.close, 1) - 1
 
     @cached_property
     def market_return(self) -> Tensor:
-        """[T, 1] m: equal-weight mean of the returns of the day's members; NaN where no member has a return."""
+        """[T, 1] market return: equal-weight mean return of the day's members; NaN where no member has a return."""
         counted = self.member & self.returns.isfinite()
         total = self.returns.where(counted, 0.0).sum(dim=1, keepdim=True)
         return total / counted.sum(dim=1, keepdim=True)  # 0 / 0 is NaN
@@ -108,7 +107,7 @@ class Bars:
         return self.close * self.table("volume")
 
     def moments(self, window: int) -> Moments:
-        """Return the joint moments of the returns r and m over the last `window` rows."""
+        """Return the joint moments of asset returns (first) and market returns (second) over the last `window` rows."""
         if window not in self._moments:
             pair = torch.stack([self.returns, self.market_return.expand_as(self.returns)])
             self._moments[window] = rolling_moments(pair, window)
@@ -116,26 +115,26 @@ class Bars:
 
 
 def log_return(bars: Bars, sessions: int, skip: int = 0) -> Tensor:
-    """Return ln(c_{t-skip} / c_{t-sessions}) [T, N], with the last close at or before each of the two rows."""
+    """Return ln(c_{t-skip} / c_{t-sessions}) [T, N] for each row t. c_s is the last close at or before row s."""
     price = bars.last("close").log()
     return delay(price, skip) - delay(price, sessions)
 
 
 def market_beta(moments: Moments) -> Tensor:
-    """Return the beta cov(r, m) / var(m) [T, N]; NaN where the market does not move."""
+    """Return beta cov(r, m) / var(m) [T, N] of asset returns r and market returns m; NaN where m is constant."""
     return ratio(moments.deviation[0, 1], moments.deviation[1, 1], DUST * moments.rows)
 
 
 def residual_deviation(moments: Moments) -> Tensor:
-    """Return the standard deviation (ddof 2) [T, N] of the residuals of the regression of r on m."""
+    """Return the standard deviation (ddof 2) [T, N] of residuals of asset returns regressed on market returns."""
     squares = moments.deviation[0, 0] - market_beta(moments) * moments.deviation[0, 1]
     return (squares.clamp(min=0) / (moments.rows - 2).clamp(min=1)).sqrt()
 
 
 def residual_momentum(bars: Bars) -> Tensor:
-    """Return sqrt(n) * a / sd(e) [T, N], where r = a + b m + e is the regression over the n sessions t-251..t-21.
+    """Return sqrt(n) * a / sd(e) [T, N] of the regression r = a + b m + e over the n returns in rows t-251 to t-21.
 
-    See Blitz, Huij and Martens, "Residual momentum" (2011).
+    r is an asset's return, and m the market's. See Blitz, Huij and Martens, "Residual momentum" (2011).
     """
     moments = Moments(*(delay(part, 21) for part in bars.moments(231)))
     alpha = moments.mean[0] - market_beta(moments) * moments.mean[1]
@@ -143,7 +142,7 @@ def residual_momentum(bars: Bars) -> Tensor:
 
 
 def smooth_momentum(bars: Bars, window: int) -> Tensor:
-    """Return 252 * slope * R2 [T, N] of the regression of ln c on row numbers (Clenow, "Stocks on the Move", 2015)."""
+    """Return 252 * slope * R^2 [T, N] of log closes regressed on row numbers (Clenow, "Stocks on the Move", 2015)."""
     price = bars.close.log()
     time = bars.row.to(price).expand_as(price)
     deviation = rolling_moments(torch.stack([time, price]), window).deviation
@@ -152,35 +151,35 @@ def smooth_momentum(bars: Bars, window: int) -> Tensor:
 
 
 def standard_deviation(moments: Moments) -> Tensor:
-    """Return the standard deviation (ddof 1) [T, N] of the first variable in `moments`."""
+    """Return the standard deviation (ddof 1) [T, N] of the first variable in `moments`, such as an asset's returns."""
     return (moments.deviation[0, 0] / (moments.rows - 1).clamp(min=1)).sqrt()
 
 
 def residual_return(bars: Bars, window: int) -> Tensor:
-    """Return the sum of r - beta m over the last `window` sessions [T, N]. The last 252 sessions determine beta."""
+    """Return the sum [T, N] of return - beta * market return over `window` rows. The last 252 rows determine beta."""
     moments = bars.moments(window)
     return (moments.mean[0] - market_beta(bars.moments(252)) * moments.mean[1]) * moments.rows
 
 
 def illiquidity(bars: Bars, window: int) -> Tensor:
-    """Return ln mean_n(|r| / (c volume)) [T, N], n = `window` (Amihud, "Illiquidity and stock returns", 2002)."""
+    """Return the log of the mean [T, N] of |return| / dollar volume over the last `window` rows (Amihud, 2002)."""
     return log(rolling_mean(ratio(bars.returns.abs(), bars.dollar_volume), window))
 
 
 def log_mean_volume(bars: Bars, window: int) -> Tensor:
-    """Return ln mean_n(c volume) [T, N], n = `window`."""
+    """Return the logarithm [T, N] of the mean dollar volume of the last `window` rows."""
     return log(rolling_mean(bars.dollar_volume, window))
 
 
 def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool = False) -> Tensor:
-    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from the previous `window` sessions.
+    """Return squared Mahalanobis distances [T, 1] of daily returns [T, N] from the previous `window` rows.
 
     A distance tells how unusual returns are (Kritzman and Li, "Skulls, Financial Turbulence, and Risk Management",
-    2010). d_t = z' R^-1 z. z are today's returns, standardised by their mean and standard deviation in the window. R is
-    the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
+    2010). It is z' R^-1 z. z are the day's returns, standardised by their mean and standard deviation in the window. R
+    is the correlation matrix of the window, shrunk towards the identity by the intensity b2 / d2 of Ledoit and Wolf, "A
     well-conditioned estimator for large-dimensional covariance matrices" (2004). The assets are the day's members
-    (`member` [T, N]) that have a return today and on every session of the window, and whose returns in the window are
-    not all equal. Without such assets, the distance is NaN. `per_asset` divides it by the number of assets.
+    (`member` [T, N]) that have a return on the day and on every row of the window, and whose returns in the window are
+    not all equal. Without such assets, the distance is NaN. `per_asset` divides the distance by their number.
     """
     known = returns.isfinite()
     full = delay(rolling_mean(known.double(), window), 1, 0.0) == 1
@@ -196,10 +195,11 @@ def turbulence(returns: Tensor, member: Tensor, window: int, *, per_asset: bool 
 
 
 def _distance(history: Tensor, today: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (distances, numbers of used assets), both [B, 1], from history [B, N, W], today and `usable` [B, N].
+    """Return the distances and the numbers of used assets, both [B, 1], on B days (see `turbulence`).
 
-    Unused assets keep their place, with zeros. Shapes, and thus the order of every sum, do not depend on the members.
-    Later rows therefore do not change a single bit of an earlier row.
+    `history` [B, N, W] has the returns of the W rows before each day, and `today` [B, N] those of the day. Assets that
+    are not `usable` [B, N] count as zeros but keep their columns. So the order of sums is the same for any members, and
+    later rows do not change a single bit of an earlier row.
     """
     window = history.shape[-1]
     mean = history.mean(dim=-1, keepdim=True)
@@ -253,7 +253,7 @@ SCALE_FREE: dict[str, Definition] = {
 
 
 def macd(bars: Bars) -> Tensor:
-    """Return EMA_12(c) - EMA_26(c) [T, N]; 0 if c is constant. EMA_n is an `exponential_mean` of rate 2 / (n + 1)."""
+    """Return EMA_12 - EMA_26 [T, N] of closes; 0 if all are equal. EMA_n is `exponential_mean` at rate 2 / (n + 1)."""
     difference = exponential_mean(bars.close, 2 / 13) - exponential_mean(bars.close, 2 / 27)
     return difference.masked_fill(difference.abs() <= DUST * bars.close, 0.0)
 
@@ -265,7 +265,7 @@ def bollinger(bars: Bars, width: float, window: int = 20) -> Tensor:
 
 
 def relative_strength(bars: Bars, window: int) -> Tensor:
-    """Return 100 U / (U + D) [T, N]. U and D are exponential means of the rises and falls of c. NaN until c moves."""
+    """Return 100 U / (U + D) [T, N]; NaN until a close moves. U, D: exponential means of rises and falls of closes."""
     change = bars.change("close")
     up = exponential_mean(change.clamp(min=0), 1 / window)
     down = exponential_mean((-change).clamp(min=0), 1 / window)
@@ -273,7 +273,7 @@ def relative_strength(bars: Bars, window: int) -> Tensor:
 
 
 def commodity_channel(bars: Bars, window: int) -> Tensor:
-    """Return (p - mean(p)) / (0.015 mean absolute deviation(p)) [T, N], p = (h + l + c) / 3; NaN if p did not move."""
+    """Return (p - mean) / (0.015 * mean absolute deviation) [T, N]; p = (high + low + close) / 3; NaN if p is flat."""
     typical = (bars.table("high") + bars.table("low") + bars.close) / 3
     distance = typical - rolling_mean(typical, window)
     return ratio(distance, 0.015 * rolling_absolute_deviation(typical, window), bars.close)
@@ -282,8 +282,8 @@ def commodity_channel(bars: Bars, window: int) -> Tensor:
 def directional_movement(bars: Bars, window: int) -> Tensor:
     """Return the directional movement index, 100 |P - M| / (P + M) [T, N]; NaN if P + M is zero.
 
-    P is the EMA of the rises of h that exceed the fall of l. M is the EMA of the falls of l that exceed the rise of h.
-    Other moves count as zero. The usual definition divides P and M by the true range, which cancels.
+    P is the exponential mean of rises of the high that exceed the fall of the low. M is that of falls of the low that
+    exceed the rise of the high. Other moves are 0. Usually, P and M are divided by the true range, which cancels here.
     """
     up, down = bars.change("high").clamp(min=0), (-bars.change("low")).clamp(min=0)
     plus = exponential_mean(up * (up > down), 2 / (window + 1))
@@ -302,7 +302,7 @@ PUBLISHED: dict[str, Definition] = {
     "close_60_sma": Definition(lambda bars: rolling_mean(bars.close, 60), 59, "pooled"),
     "turbulence": Definition(lambda bars: turbulence(bars.returns, bars.member, 252), 253, "pooled", market_wide=True),
 }
-"""Features of the published set, by name and in their published order."""
+"""Features of the published set by name, in their published order."""
 
 FEATURES: dict[str, Definition] = {**SCALE_FREE, **PUBLISHED}
 """All built-in features by name."""

@@ -1,7 +1,7 @@
 """`build_panel`: the features of all assets of a `MarketData` as finite observations on a device, and their `Scaling`.
 
-Unscaled values of row t are computed from rows <= t, so later rows do not change a single bit of them. A scaling uses
-all training rows. A feature whose tables are missing (such as volumes) is left out; see `Panel.left_out`.
+Unscaled values of row t are computed from rows <= t, so later rows do not change a single bit of them. A scaling is
+fitted on the training rows. A feature is left out if the market lacks a table for it, such as volumes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from finpod.market.extra import column_of
 from finpod.measures import Array
 
 Feature = str | Callable[[MarketData], "Array | Tensor"]
-"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function from MarketData to [T, N] (NaN: undefined)."""
+"""A name in `FEATURES`, `extra:NAME` for a user's column, or a function that returns [T, N] for a MarketData."""
 Features = Feature | Sequence[Feature] | None
-"""A feature, the name of a set, or a sequence of these. None: the default set."""
+"""A feature, the name of a set in `SETS`, or a sequence of features and sets. None means the default set."""
 
 MOST_UNDEFINED = 0.5
 """A feature is dropped if it is undefined on more than this fraction of the members' bars in the training rows. Agents
-observe undefined values as 0, the mean. If a feature is rarely defined in training, later values are new to them."""
+observe undefined values as 0, and would hardly learn what the defined values of such a feature mean."""
 CLIP: dict[str, float] = {"cross": 3.0, "pooled": 5.0}
-"""Kind of scaling -> bound of the observations, in standard deviations."""
+"""Kind of scaling -> largest absolute value of an observation, in standard deviations."""
 _CONSTANT = 1e-6
-"""A standard deviation below this fraction of the mean is a rounding error of a constant float32 feature."""
+"""A standard deviation up to this fraction of the mean counts as 0: the float32 values differ only by rounding."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Scaling of F features, with statistics of the training rows only.
+    """Scaling of F features to finite observations, fitted on the training rows.
 
-    "pooled": (x - mean) / sd with the statistics below, clipped at 5. "cross": the z-score of x across the day's
-    members that have a value, clipped at 3; assets that are not members use the members' mean and deviation. Undefined
-    values become 0, as do features that were constant or never defined on the training rows.
+    A "pooled" value x becomes (x - mean) / sd, clipped at 5, with the fitted statistics below. A "cross" value becomes
+    its z-score among the values of the day's members, clipped at 3, also if the asset itself is not a member.
+    Undefined values become 0, and so does a feature that was constant or never defined on the training rows.
     """
 
     names: tuple[str, ...]
@@ -49,9 +49,9 @@ class Scaling:
     kinds: tuple[Kind, ...]
     """[F] kinds of scaling, "cross" or "pooled"."""
     mean: tuple[float, ...]
-    """[F] means over the members and training rows with a value; 0 for a feature without a value."""
+    """[F] means of the members' values in the training rows; 0 for a feature without a value."""
     sd: tuple[float, ...]
-    """[F] standard deviations (ddof 0) of the same values; 0 for a constant feature."""
+    """[F] standard deviations (ddof 0) of the members' values in the training rows; 0 for a constant feature."""
 
     @classmethod
     def fit(
@@ -69,24 +69,24 @@ class Scaling:
         return Scaling(*(tuple(values[i] for i in columns) for values in asdict(self).values()))
 
     def apply(self, raw: Tensor, member: Tensor) -> Tensor:
-        """Return finite observations [T, N, F] float32. `raw` [T, N, F] is NaN where undefined; `member` is [T, N]."""
+        """Return observations [T, N, F] float32; 0 where `raw` [T, N, F] is NaN. `member` is a mask [T, N]."""
         scaled = torch.zeros_like(raw, dtype=torch.float32)
         for column, (kind, mean, sd) in enumerate(zip(self.kinds, self.mean, self.sd, strict=True)):
             if sd == 0:
                 continue
             values = raw[..., column].double()
             centre, spread = _mean_and_sd(values, member, dim=1) if kind == "cross" else (mean, values.new_tensor(sd))
-            score = (values - centre) / spread.where(spread > 0, math.nan)  # spread is 0 if all members are equal
+            score = (values - centre) / spread.where(spread > 0, math.nan)  # 0 if members have equal values
             scaled[..., column] = score.nan_to_num(nan=0.0).clamp(-CLIP[kind], CLIP[kind])
         return scaled
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scaling as plain values, which `from_dict` reads."""
+        """Return the scaling as a dict of lists, which `from_dict` reads."""
         return {name: list(values) for name, values in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Scaling:
-        """Return the scaling from the result of `to_dict`. Raises CheckpointError for anything else."""
+        """Return the scaling that `to_dict` wrote. Raises CheckpointError if `stored` is anything else."""
         try:
             columns = {name: tuple(stored[name]) for name in ("names", "kinds", "mean", "sd")}
             rows = list(zip(*columns.values(), strict=True))
@@ -97,7 +97,7 @@ class Scaling:
         return cls(**columns)
 
     def require(self, names: tuple[str, ...]) -> None:
-        """Raise CheckpointError, naming the difference, unless `names` equal the features of the scaling, in order."""
+        """Raise CheckpointError, which names the difference, unless `names` are those of the scaling, in order."""
         if names != self.names:
             differing = ", ".join(sorted({*names} ^ {*self.names})) or "their order"
             raise CheckpointError(
@@ -108,35 +108,35 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Observations of a market, on one device."""
+    """Observations of T rows and N assets of a market, on one device, with how they were scaled."""
 
     features: Tensor
     """[T, N, F] float32, scaled, finite; 0 where undefined."""
     among: Tensor
-    """[T, N] bool mask of the assets that a decision on each row may hold: members with a bar."""
+    """[T, N] bool mask of the assets that a decision in the row may hold: members with a bar."""
     names: tuple[str, ...]
     """[F] names of the features, in column order."""
     left_out: tuple[str, ...]
-    """Names of the requested features whose tables the data lack."""
+    """Names of requested features that were left out, because the market lacks tables that they need."""
     scaling: Scaling
-    """Scaling of the features, which is stored with the agents trained on them."""
+    """Scaling of the features. It is stored with the agents that are trained on them."""
     undefined: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> fraction of the members' bars in the training rows at which the feature has no value, if above 0.
+    """Kept feature -> fraction of the members' bars in the training rows on which it has no value, if above 0.
     Empty if the scaling of a trained agent is used."""
     dropped: Mapping[str, float] = field(default_factory=dict)
-    """Feature -> the same fraction, for features that were dropped because it is above `MOST_UNDEFINED`."""
+    """Dropped feature -> fraction of the members' bars in the training rows without a value, above `MOST_UNDEFINED`."""
 
 
 def name_of(feature: Feature) -> str:
-    """Return the name of a feature. A function is named by its `__name__`."""
+    """Return the name of a feature. That of a function is its `__name__`."""
     return feature if isinstance(feature, str) else getattr(feature, "__name__", type(feature).__name__)
 
 
 def resolve(market: MarketData, features: Features = None) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """Return the features that `market` supports, and the names of those that need a table which the market lacks.
+    """Return the requested features that `market` supports, and the names of those whose tables the market lacks.
 
     The name of a set in `SETS` means all its features. Raises InputError for an unknown name or user column, a lambda,
-    a function named like a built-in or another requested feature, and if the market supports no requested feature.
+    and a function with the name of a built-in or of another requested feature. Also raises it if no feature is left.
     """
     features = "default" if features is None else features
     available: dict[str, Feature] = {}
@@ -182,14 +182,14 @@ def build_panel(
     fit: tuple[int, int] | None = None,
     device: str | torch.device = "cpu",
 ) -> Panel:
-    """Return the features of `market`, computed, scaled and checked.
+    """Return the observations of `market`: its features, computed, scaled and checked.
 
     If `scaling` is None, a new one is fitted on the training rows `fit`, (first, stop). Features that are undefined on
-    more than half of the members' bars of these rows are then dropped, see `Panel.dropped`. The `scaling` of a trained
-    agent is used unchanged; it also determines the features if `features` is None.
+    more than half of the members' bars of these rows are then dropped (see `Panel.dropped`). A given `scaling`, that of
+    a trained agent, is used unchanged. It also determines the features if `features` is None.
 
     Raises InputError if neither `scaling` nor `fit` is given, and if all features are dropped or constant on `fit`;
-    CheckpointError if the features are not those of the scaling; DataError if a feature is infinite (names the first).
+    CheckpointError if the features are not those of the scaling; DataError if a value is infinite.
     """
     if scaling is not None and features is None:
         if foreign := [name for name in scaling.names if name not in FEATURES and column_of(name) is None]:
@@ -234,7 +234,7 @@ def build_panel(
 
 
 def _definition(feature: Feature, market: MarketData) -> Definition:
-    """Return the definition of a feature. Users' columns and functions have no warm-up."""
+    """Return the definition of a built-in feature, or that of a user's column or function, which has no warm-up."""
     name = name_of(feature)
     if callable(feature):
         if name in {*FEATURES, *SETS, "<lambda>"}:
@@ -242,7 +242,7 @@ def _definition(feature: Feature, market: MarketData) -> Definition:
             raise InputError(text, argument="features")
         return Definition(lambda bars: _of_user(market, feature).to(bars.device, torch.float64), 0)
     if (column := column_of(feature)) is not None:
-        # A column with one value for all tickers cannot be scaled across them.
+        # a column with one value for all tickers cannot be scaled across tickers
         kind: Kind = "pooled" if market.extra.is_shared(column) else "cross"
         return Definition(lambda bars: torch.tensor(np.array(market.extra[column]), device=bars.device), 0, kind)
     if feature not in FEATURES:
@@ -252,7 +252,7 @@ def _definition(feature: Feature, market: MarketData) -> Definition:
 
 
 def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]) -> Tensor:
-    """Return the values [T, N] of a user's function."""
+    """Return the values [T, N] of a user's function. Raises InputError if it fails, or for another shape."""
     name = name_of(feature)
     try:
         values = feature(market)
@@ -266,7 +266,7 @@ def _of_user(market: MarketData, feature: Callable[[MarketData], Array | Tensor]
 
 
 def _mean_and_sd(values: Tensor, member: Tensor, dim: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return (mean, sd) of members' values [T, N], over `dim` if given; (0, 0) without values. Constants have sd 0."""
+    """Return (mean, sd) of members' values [T, N], over `dim` or all; (0, 0) without values. Constants have sd 0."""
     known = member & values.isfinite()
     count = known.sum(dim=dim, keepdim=dim is not None).clamp(min=1)
     values = values.double()
