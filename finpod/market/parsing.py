@@ -1,4 +1,4 @@
-"""Parses dates, numbers and tickers. All values of a column decide how it is read; ambiguous columns are an error."""
+"""Parses dates, numbers and tickers. All values of a column decide its format. Ambiguous columns raise DataError."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLANK = ("", "nan", "null", "n/a", "na", "none", "-", "--", "–", "—", ".", "
 _CURRENCY = "$€£¥₹₩₽₺₪"
 _SPACES = "[ \t\u00a0\u2007\u2009\u202f]"
 _NUMBERS = "iufb"
-"""Kinds of numeric dtypes. Columns of other dtypes count as text."""
+"""Values of `dtype.kind` for numbers. Columns of other dtypes are read as text."""
 _SCALES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -31,27 +31,27 @@ _FORMS = (
     r"(?P<word>[A-Za-z]{3})[a-z]*[- ](?P<day>\d{1,2}),? (?P<year>\d{4}|\d{2})",
     r"(?P<year>\d{4})(?P<month>\d{2})(?P<day>\d{2})",
 )
-"""Forms of dates: year first, year last, day or month first with the month in letters, and YYYYMMDD."""
+"""Patterns of dates such as 2024-01-31, 31/01/2024 or 01/31/2024, 31 Jan 2024, Jan 31 2024, and 20240131."""
 _TIME = (
     r"(?:[T ,]\s*(?P<time>\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)\s*(?P<half>[AaPp][Mm])?"
     r"\s*(?P<offset>Z|UTC|GMT|(?:UTC|GMT)?[+-]\d{2}(?::?\d{2})?)?)?$"
 )
-"""The time of day after a date, and its UTC offset; both may be missing."""
+"""Pattern of what may follow a date: nothing, a time of day, or a time of day and its UTC offset."""
 _UNITS = {"s": ("seconds", 1), "ms": ("milliseconds", 1e3), "us": ("microseconds", 1e6), "ns": ("nanoseconds", 1e9)}
 
 
 class Stamps(NamedTuple):
-    """A column of dates and times."""
+    """Dates and times of a column, as written and in UTC."""
 
     clock: Array
-    """[rows] datetime64[ns] as written, whatever the UTC offset; NaT for blank cells."""
+    """[rows] datetime64[ns] as written, without the UTC offset; NaT for blank cells."""
     utc: Array
-    """[rows] datetime64[ns] in UTC; NaT for stamps without a UTC offset."""
+    """[rows] datetime64[ns] in UTC; NaT for blank cells, and for stamps without a UTC offset."""
     reading: str
-    """How the stamps were read, if there was a choice; otherwise empty."""
+    """Sentence such as "dates read day first, ..."; empty if the form of the stamps has only one meaning."""
 
     def on_clock(self, zone: ZoneInfo) -> Array:
-        """Return the stamps [rows] datetime64[ns] in `zone`. Stamps without a UTC offset stay as written."""
+        """Return the stamps [rows] as datetime64[ns] in `zone`. Stamps without a UTC offset stay as written."""
         local = pd.DatetimeIndex(self.utc).tz_localize("UTC").tz_convert(zone).tz_localize(None)
         return np.where(np.isnat(self.utc), self.clock, local.to_numpy())
 
@@ -59,29 +59,30 @@ class Stamps(NamedTuple):
 def normal_ticker(label: Any) -> str:
     """Return a ticker in finpod's spelling: BRK-B for "brk.b", "BRK/B" and "BRK-B".
 
-    Letters become capitals, and a single slash between two words becomes a dash. A dot before a share class becomes a
-    dash. A share class is a final A, B or C after letters (no exchange has these suffixes), or one letter before a
-    suffix (RCI.B.TO). Other dots stay, as in VOD.L, 7203.T and 600000.SS, because an exchange may follow them.
+    Letters become capitals. A single slash between two words becomes a dash, and so does the dot before a share class.
+    A share class is A, B or C at the end of the ticker (no exchange has these suffixes), or one letter before the
+    suffix of an exchange, as in RCI.B.TO. Other dots stay, as in VOD.L, 7203.T and 600000.SS, because an exchange may
+    follow them.
     """
     spelled = re.sub(r"^(?!N/A$)([A-Z0-9]+)/([A-Z0-9]+)(?=$|\.)", r"\1-\2", str(label).strip().upper())
     return re.sub(r"^([A-Z]{1,5})\.(?=[ABC]$|[A-Z]\.[A-Z]{1,3}$)", r"\1-", spelled)
 
 
 def is_ticker(label: str) -> bool:
-    """Return True for a valid ticker, which has no slash, no space and no character that a shell interprets."""
+    """Return True for a valid ticker: at most 32 letters, digits and . - ^ = _, beginning with a letter, digit or ^."""
     return re.fullmatch(r"[A-Za-z0-9^][A-Za-z0-9.^=_-]{0,31}", label) is not None
 
 
 def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[str, str]]:
-    """Return (tickers, changed): normalised tickers [rows] with sorted categories, and changed label -> ticker.
+    """Return (tickers, changed): the normalised tickers [rows], and label -> ticker for labels whose spelling changed.
 
-    Whole numbers are valid tickers. Raises DataError for a missing ticker and for an invalid one.
+    The categories of `tickers` are sorted. Whole numbers are valid. Raises DataError for a missing or invalid ticker.
     """
     codes, values = _distinct(column)
     labels = [str(value).strip() for value in values]
-    missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # the code of a missing value is -1
+    missing = np.array([*(label in _NO_TICKER for label in labels), True])[codes]  # code -1 is a missing value
     if missing.any():
-        raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every row must have its ticker")
+        raise DataError(f"{name}: row {int(np.argmax(missing)) + 1} has no ticker; every row needs a ticker")
     spelling = {label: normal_ticker(label) for label in labels}
     if wrong := [label for label, spelled in spelling.items() if not is_ticker(spelled)]:
         raise DataError(f"{name}: {wrong[0]!r} cannot be a ticker; use at most 32 letters, digits and . - ^ = _")
@@ -91,12 +92,14 @@ def parse_tickers(column: pd.Series, name: str) -> tuple[pd.Categorical, dict[st
 
 
 def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, name: str) -> str:
-    """Return the decimal mark, '.' or ',', of columns (field, values): `decimal` if given, else found in the texts.
+    """Return the decimal mark, '.' or ',', of the numbers in `columns`, which are pairs (field, values).
 
-    A mark separates thousands if it occurs twice in a number or precedes the other mark. It is the decimal mark if
-    no digit, 0 or at least four digits precede it, if one, two or at least four digits follow it, or if K, M, B, T or
-    an exponent ends the number. In volumes, any other mark separates thousands. Raises DataError if the texts do not
-    decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
+    If `decimal` is given, it is returned. Otherwise, the numbers that are text decide. A mark that occurs twice in a
+    number, or precedes the other mark, separates thousands. A mark is the decimal mark if no digit, 0 or at least four
+    digits precede it, or if one, two or at least four digits follow it. It is also the decimal mark if K, M, B, T or an
+    exponent ends the number. In volumes, any other mark separates thousands. Without any mark, '.' is returned.
+
+    Raises DataError if the texts do not decide (1,234 may be 1234 or 1.234), InputError for an invalid `decimal`.
     """
     if decimal not in (None, ".", ","):
         raise InputError(f"decimal is {decimal!r}; choose '.' or ','", argument="decimal")
@@ -115,15 +118,18 @@ def decimal_mark(columns: Sequence[tuple[str, pd.Series]], decimal: str | None, 
             return "." if "," in text.iloc[0] else ","
         unsure = unsure or next(iter(text), None)
     if unsure is not None:
-        raise DataError(f"{name}: the mark in {unsure!r} is unclear; give decimal='.' or decimal=','", "decimal")
+        raise DataError(
+            f"{name}: the mark in {unsure!r} may be for decimals or thousands; give decimal='.' or ','", "decimal"
+        )
     return decimal or "."
 
 
 def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") -> Array:
-    """Return the numbers [rows] float64, NaN where blank. Raises DataError for text that is not a number.
+    """Return the numbers [rows] float64 of a column; NaN for blank cells. Raises DataError for text that is no number.
 
-    Accepts currency signs before or after the number, and exponents. Thousands may be separated by spaces, apostrophes,
-    or "," (by "." if `decimal` is ","). Volumes may end in K, M, B or T. A split may be written as 4:1.
+    A number may have a currency sign before or after it, and an exponent. Thousands may be separated by spaces,
+    apostrophes or "," (by "." if `decimal` is ","). If `field` is volume, numbers may end in K, M, B or T. If it is
+    split, they may be written as 4:1.
     """
     if column.dtype.kind in _NUMBERS:
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -151,7 +157,7 @@ def parse_numbers(column: pd.Series, field: str, name: str, decimal: str = ".") 
 
 
 def holds_dates(column: pd.Series, digits: bool = False) -> bool:
-    """Return True if a column's dtype or first value is a date. `digits` accepts YYYYMMDD and Unix times as dates."""
+    """Return True if a column's dtype or first value is a date. With `digits`, YYYYMMDD and Unix times count, too."""
     if column.dtype.kind == "M" or isinstance(column.dtype, pd.PeriodDtype):
         return True
     first = column.dropna().iloc[:1]
@@ -171,12 +177,16 @@ def is_date(text: str, digits: bool = False) -> bool:
 def parse_dates(
     column: pd.Series, name: str, day_first: bool | None = None, calendar: str | None = None, one: Array | None = None
 ) -> tuple[Array, set[str], str]:
-    """Return (dates, offsets, reading): the dates [rows] of bars, their UTC offsets, and how the stamps were read.
+    """Return (dates, offsets, reading): dates [rows] of bars, their UTC offsets, and a sentence on how they were read.
 
-    The stamps of one asset (mask `one` [rows]) decide whether bars are intraday, because closing times may differ.
-    For intraday bars, `offsets` is empty, stamps with a UTC offset become times of the exchange `calendar` (None: UTC),
-    and other stamps stay. Longer bars get days: the exchange's local day for a UTC time other than midnight, else the
-    day as written. Raises DataError for blank cells, InputError for a wrong calendar.
+    Whether bars are intraday is decided by the stamps of one asset, in the mask `one` [rows] (None: by all stamps).
+    Stamps of several assets could mislead, because their closing times may differ.
+
+    - Intraday bars: a stamp with a UTC offset becomes a local time of the exchange `calendar` (None: a time in UTC).
+      A stamp without an offset stays as written. `offsets` is empty.
+    - Other bars get the day as written. If a time is in UTC and not midnight, the bar gets the exchange's local day.
+
+    Raises DataError for blank cells, InputError for a wrong calendar.
     """
     stamps = parse_stamps(column, name, day_first)
     if (blank := np.isnat(stamps.clock)).any():
@@ -196,10 +206,11 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
     """Return the dates and times of a column in any unit, spelling or time zone.
 
     Numbers are YYYYMMDD, or seconds (or ms, us, ns) since 1970 in UTC. All values together decide whether 03/04/2024 is
-    in March or April. If they do not, or if all may be YY/MM/DD, `day_first` must be given. A Period becomes
-    its last day, or its start if shorter than a day. Raises DataError for the first value that is no date in 1700-2200.
+    in March or April. If they do not decide, or if all may be YY/MM/DD, `day_first` must be given. A pandas Period
+    becomes its last day, or its start if it is shorter than a day. Raises DataError if the order of day and month is
+    unclear, or if a value is not a date from 1700 to 2200.
     """
-    if isinstance(column.dtype, pd.PeriodDtype):  # the start of a period within a day, else the last day
+    if isinstance(column.dtype, pd.PeriodDtype):  # the last day, or the start within a day
         column = np.maximum(column.dt.start_time, column.dt.end_time.dt.normalize())
     codes, values = _distinct(column)
     stamps, reading = pd.Series(values), ""
@@ -222,24 +233,24 @@ def parse_stamps(column: pd.Series, name: str, day_first: bool | None = None) ->
         text = f"{str(stamps[wrong].iloc[0])!r} is not a date from 1700 to 2200"
         raise DataError(f"{name}: {text}; write YYYY-MM-DD[ HH:MM:SS[+HH:MM]], or delete the row")
     clock, utc = (np.append(part.to_numpy().astype("datetime64[ns]"), np.datetime64("NaT")) for part in (clock, utc))
-    return Stamps(clock[codes], utc[codes], reading)  # the code of a blank cell is -1
+    return Stamps(clock[codes], utc[codes], reading)  # code -1, a blank cell, selects NaT
 
 
 def _distinct(column: pd.Series) -> tuple[Array, Any]:
-    """Return (codes, values): the code [rows] of each value, -1 if it is missing, and the distinct values."""
+    """Return (codes, values): the distinct values, and the index [rows] of each row's value in them, -1 if missing."""
     if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
         column = column.astype("Int64")  # a missing value turns whole numbers into floats
     return pd.factorize(column)
 
 
 def is_intraday(stamps: Array) -> bool:
-    """Return True if days have on average at least three distinct stamps."""
+    """Return True if a day has on average at least three distinct times in `stamps` [rows]."""
     stamps = np.unique(stamps[~np.isnat(stamps)])
     return len(stamps) >= 3 * max(len(np.unique(stamps.astype("datetime64[D]"))), 1)
 
 
 def _unit(numbers: pd.Series) -> str | None:
-    """Return the unit in which all numbers are dates, or None: "YYYYMMDD" (1900-2100), s, ms, us or ns (1980-2100)."""
+    """Return the unit in which all numbers are dates: YYYYMMDD (1900-2100), s, ms, us or ns (1980-2100); else None."""
     if (numbers % 1 == 0).all() and numbers.between(19000101, 21001231).all():
         return "YYYYMMDD"
     ranges = ((unit, 315_532_800 * n, 4_102_444_800 * n) for unit, (_, n) in _UNITS.items())
@@ -247,7 +258,7 @@ def _unit(numbers: pd.Series) -> str | None:
 
 
 def _from_text(text: pd.Series, name: str, day_first: bool | None) -> tuple[pd.Series, pd.Series, str]:
-    """Return (clock, utc, reading) of `Stamps`. Text that is no date becomes NaT; `utc` is NaT without an offset."""
+    """Return the fields clock, utc and reading of `Stamps` for a column of text. Text that is no date becomes NaT."""
     first = text.dropna().iloc[:1]
     form = next((form for form in _FORMS if first.str.match(form + _TIME).all()), _FORMS[0])
     parts, reading = text.str.extract(f"^{form}{_TIME}"), ""

@@ -28,9 +28,10 @@ def read_table(source: Path, *, decimal: str | None = None, ticker_column: str |
     """Return one parquet or CSV file as a frame. A parquet file keeps its row index. Tickers in a CSV stay text.
 
     A CSV may be separated by commas, semicolons, tabs or vertical bars. It may begin with a byte-order mark or titles.
-    Its header may have two levels: fields and tickers, in any order. `decimal` is the decimal mark of its numbers. If
-    it is None, numbers with a comma stay text, and so do numbers with a dot unless commas separate the columns. Raises
-    InputError for other kinds of files, and DataError for unreadable files.
+    Its header may have two levels: fields and tickers, in any order. `ticker_column` is the label of the column of
+    tickers, if it is known. `decimal` is the decimal mark. If `decimal` is None, numbers with a comma stay text, and so
+    do numbers with a dot unless commas separate the columns. Raises InputError for other kinds of files, and DataError
+    for unreadable files.
     """
     kind = source.suffix.lower()
     if kind not in KINDS:
@@ -50,10 +51,10 @@ def read_table(source: Path, *, decimal: str | None = None, ticker_column: str |
 
 
 def read_columns(source: Path, columns: Sequence[str], kind: str, *, argument: str) -> pd.DataFrame:
-    """Return a file that has all of `columns` (see `read_table`), with labels in lower case.
+    """Return a parquet or CSV file as a frame with labels in lower case. The file must have all of `columns`.
 
-    Raises InputError about `argument` for a missing file, which the message calls `kind`. Raises DataError for a file
-    that lacks one of the columns or has no row.
+    `argument` is the name of the user's argument that gives the file, and `kind` is what error messages call the file.
+    Raises InputError for a missing file, DataError for a file that lacks one of the columns or has no row.
     """
     needed = f"give a CSV with the columns {', '.join(columns)}"
     if not source.is_file():
@@ -93,7 +94,7 @@ def _read_csv(source: Path, decimal: str | None, ticker_column: str | None) -> p
     )
     header = labels if levels is None else pd.MultiIndex.from_tuples(labels, names=levels)
     frame = table.to_pandas(date_as_object=False)
-    while len(frame) and (frame.iloc[-1].isna() | frame.iloc[-1].eq("")).all():  # rows of separators only
+    while len(frame) and (frame.iloc[-1].isna() | frame.iloc[-1].eq("")).all():  # last rows that have only separators
         frame = frame.iloc[:-1]
     return frame.set_axis(header, axis=1)
 
@@ -101,11 +102,13 @@ def _read_csv(source: Path, decimal: str | None, ticker_column: str | None) -> p
 def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str | None] | None, int]:
     """Return (labels, levels, end): labels of the columns, names of the header's levels, and index of the first bar.
 
-    `rows` are the cells of the first lines. In a header of one level, labels are text and `levels` is None. In a header
-    of two levels, a label is (upper label, lower label). A second line belongs to the header if it has tickers below
-    fields, or fields below tickers. Fields are recognised by their names. Tickers are recognised by the name of their
-    level, by a third line that has only the name of the dates, or, if their line begins with an empty cell, by the fact
-    that each ticker has a close. Raises ValueError for a file without a header.
+    `rows` are the cells of the first lines, and `end` is an index into them. In a header of one level, labels are text
+    and `levels` is None. In a header of two levels, a label is (upper label, lower label). A second line belongs to the
+    header if it has fields below tickers, or tickers below fields. Fields are recognised by their names. Tickers below
+    fields are recognised in three cases: their line begins with a word for tickers; a third line has only the name of
+    the dates; or their line begins with an empty cell and each ticker has a close.
+
+    Raises ValueError for a file without a header.
     """
     start = next((at for at, cells in enumerate(rows) if sum(map(bool, cells)) > 1), 0)
     start = next((at for at, cells in enumerate(rows[:start]) if not cells[0]), start)  # an upper level with one label
@@ -114,19 +117,19 @@ def _header_of(rows: list[list[str]]) -> tuple[list[Any], tuple[str | None, str 
         raise ValueError("its first line looks like values; delete it if it is a title, or add column names above it")
     labels: list[Any] = list(upper)
     levels, end = None, start + 1
-    followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the name of the index below two levels
+    followed = word(third[0]) in DATES and not any(third[1:])  # pandas writes the index name below two levels
     if len(upper) == len(lower) > 1 and _is_second_line(upper, lower, followed):
         if word(lower[0]) in TICKERS:
             upper = [_without_number(label) for label in upper]
-        for at in range(2, len(upper)):  # merged cells of a spreadsheet
+        for at in range(2, len(upper)):  # a label may be written once, for the cells to its right
             upper[at] = upper[at] or upper[at - 1]
         dates = third[0] if followed else next((label for label in (lower[0], upper[0]) if word(label) in DATES), "")
         labels = [(dates, ""), *zip(upper[1:], lower[1:], strict=True)]
         levels, end = (upper[0] or None, lower[0] or None), start + 2 + followed
     elif word(lower[0]) in DATES and (not any(lower[1:]) or "close" in map(field_of, lower)):
-        # the name of the index below the labels, or the header below a title with commas
+        # the second line is the name of the index, or it is the header, and the first line is a title with commas
         labels, end = (lower if any(lower[1:]) else [lower[0], *upper[1:]]), start + 2
-    if end < len(rows) and len(rows[end]) == len(labels) + 1 and not rows[end][-1]:  # rows end with commas
+    if end < len(rows) and len(rows[end]) == len(labels) + 1 and not rows[end][-1]:  # bars end with a separator
         labels.append(("", "") if levels else "")
     return labels, levels, end
 
@@ -148,15 +151,15 @@ def _is_second_line(upper: list[str], lower: list[str], followed: bool) -> bool:
 
 
 def _without_number(label: str) -> str:
-    """Return a label without the number that pandas adds to repeated labels: Close for Close.1."""
+    """Return a field's label without the number that pandas adds to repeats (Close for Close.1); others unchanged."""
     bare = re.sub(r"\.\d+$", "", label)
     return bare if field_of(bare) else label
 
 
 def _first_lines(source: Path) -> tuple[str, list[tuple[int, str]]]:
-    """Return the encoding (UTF-8, UTF-16 or Windows-1252), and the first 40 non-blank lines with their line numbers.
+    """Return the encoding of a file, and its first 40 non-blank lines with their numbers, which begin at 0.
 
-    Raises ValueError if the file is no text.
+    The encoding is UTF-8, UTF-16 or Windows-1252. Raises ValueError for a file that is empty, HTML, JSON or no text.
     """
     with source.open("rb") as stream:
         head = stream.read(1 << 16)
@@ -164,7 +167,7 @@ def _first_lines(source: Path) -> tuple[str, list[tuple[int, str]]]:
     if b"\0" in head and encoding == "utf-8":
         raise ValueError("it is not text in UTF-8")
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")  # the end may be cut
+        text = codecs.getincrementaldecoder(encoding)().decode(head).removeprefix("\ufeff")  # last letter may be cut
     except UnicodeDecodeError:
         text, encoding = head.decode("cp1252", errors="replace"), "cp1252"
     text = text.replace("\r\n", "\n").replace("\r", "\n")

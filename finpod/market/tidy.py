@@ -20,7 +20,7 @@ from finpod.market.parsing import decimal_mark, is_ticker, normal_ticker, parse_
 from finpod.market.readers import KINDS, read_table
 
 Source: TypeAlias = str | PathLike[str] | pd.DataFrame | pd.Series
-"""A market to read: a frame, a file or a folder of files."""
+"""Source of a market: a frame, or the path of a file or of a folder of files."""
 
 
 def read_bars(
@@ -37,11 +37,13 @@ def read_bars(
     """Return the bars of a frame, a file or a folder of files: one row per bar, sorted by date and ticker.
 
     The columns are `date` datetime64[ns], `ticker` categorical, and float64 fields of `NUMBERS`. A table may have any
-    layout that `finpod.market.layouts.recognise` reads. For a file without tickers, `ticker` or the file's name gives
-    the ticker. Without `ticker`, the dates of such a file must not repeat or change direction: if they do, the file may
-    hold several assets. Repeated rows are dropped; different rows for one ticker and time are an error. `log` records
-    decisions and changes. Messages call a frame `name`. Other arguments are those of `load_market`. Raises InputError
-    for a source that does not exist and DataError for invalid content.
+    layout that `finpod.market.layouts.recognise` reads. The ticker of a table without tickers is `ticker`, or comes
+    from the name of the file. In the second case, dates that repeat or change direction are an error, because the file
+    may have several assets. Repeated rows are dropped. Different rows for one ticker and time are an error.
+
+    `log` records how the source was read and which rows were dropped. Error messages call a frame `name`. The other
+    arguments are those of `load_market`. Raises InputError for a source that does not exist, DataError for invalid
+    content.
     """
     log = RepairLog() if log is None else log
     tidy = partial(_tidy, ticker_column=ticker_column, day_first=day_first, decimal=decimal, calendar=calendar)
@@ -79,7 +81,7 @@ def _tidy(
     decimal: str | None,
     calendar: str | None,
 ) -> pd.DataFrame:
-    """Return the bars of one frame or file (see `read_bars`)."""
+    """Return the tidy bars of one frame or file. The arguments are those of `read_bars`."""
     is_frame = isinstance(source, pd.DataFrame)
     frame = source if is_frame else read_table(source, decimal=decimal, ticker_column=ticker_column)
     layout = recognise(frame, name, ticker=ticker, ticker_column=ticker_column)
@@ -132,9 +134,10 @@ def ticker_of(source: Path) -> str:
 
 
 def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str) -> tuple[pd.Categorical, str]:
-    """Return (tickers, sentence): tickers of all bars, [T] for a long table, else [T * N]; and how they were respelled.
+    """Return (tickers, sentence): the tickers of all bars, and a sentence on how tickers were respelled.
 
-    `labels` [N] are the tickers of a table that is not long; `ticker` is the one that the user gave.
+    A long table has one bar in each of its T rows. In another table, each row has the bars of N tickers, whose `labels`
+    [N] are given. The result then has T * N tickers, row by row. `ticker` is the ticker that the user gave, or None.
     """
     is_long = layout.tickers is not None
     tickers, respelled = parse_tickers(layout.tickers if is_long else pd.Series(labels, dtype=object), name)
@@ -154,9 +157,9 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
 
 
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return the bars sorted by date and ticker, without repeated rows. `parts` maps each file of a folder to its bars.
+    """Return the bars sorted by date and ticker, without repeated rows.
 
-    Raises DataError for different bars of one ticker and time.
+    Raises DataError for different bars of one ticker and time. The message names files of `parts`, the bars by file.
     """
     bars = bars.sort_values(["date", "ticker"], kind="stable", ignore_index=True)
     again = bars.duplicated(["date", "ticker"])
@@ -167,7 +170,7 @@ def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd
         of = [file for file, part in parts.items() if (part["ticker"][part["date"] == day] == ticker).any()]
         where = f", in its files {' and '.join(of)}" if of else ""
         when = str(day).removesuffix(" 00:00:00")
-        raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one bar of the two")
+        raise DataError(f"{name} has two different bars for {ticker} on {when}{where}; keep one of the two")
     dropped = bars[again]
     log.repair("duplicate rows dropped", dropped["ticker"], dropped["date"].to_numpy(), "bar", "given twice", "once")
     return bars[~again].reset_index(drop=True)
