@@ -1,4 +1,4 @@
-"""Renamed listings: joins their bars under the newest symbol, by the bundled table and the user's renames."""
+"""Joins the bars of renamed listings under their newest symbol. Renames are bundled, or given by the user."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from finpod.market.readers import read_columns
 Renames = Mapping[str, str] | str | PathLike[str] | None
 
 GRACE = np.timedelta64(10, "D")
-"""Prices may change symbol this long before or after the rename. Bars after a longer pause are of another company."""
+"""A vendor may change the symbol up to this long before or after the day of the rename. Bars of the old symbol that
+resume after this day, following a longer pause, belong to another company."""
 ALIKE = 0.005
 """Closes of both symbols on the same day count as equal if their relative difference is at most this."""
 LEVEL = np.log(1.5)
-"""A join is reported if the absolute log return from the last old bar to the first new bar is above this."""
+"""A join is logged as suspicious if the absolute log return from the last old to the first new close is above this."""
 
 
 class Rename(NamedTuple):
-    """One change of symbol."""
+    """One change of the symbol of a listing."""
 
     old: str
     new: str
@@ -40,10 +41,10 @@ class Rename(NamedTuple):
 
 @cache
 def bundled_renames() -> tuple[Rename, ...]:
-    """Return the well-known renames of renames.csv, by date.
+    """Return the well-known renames of renames.csv: those with a date in order of date, then those without one.
 
-    A rename has no date if another company also used the new symbol. It then applies only to lists of members, because
-    prices under the new symbol may be of either company.
+    A rename without a date applies to the symbols of members, but not to prices. Prices under its new symbol may belong
+    to another company.
     """
     return tuple(rename._replace(bundled=True) for rename in read_renames(Path(__file__).with_name("renames.csv")))
 
@@ -51,8 +52,8 @@ def bundled_renames() -> tuple[Rename, ...]:
 def read_renames(renames: Mapping[str, str] | str | PathLike[str], day_first: bool | None = None) -> list[Rename]:
     """Return the renames of a mapping {old: new}, or of a file with columns old, new and optionally date.
 
-    The date is the first day under the new symbol. `day_first` says how ambiguous dates are read. Raises InputError for
-    a missing file and for a value that is neither a mapping nor a path, DataError for an invalid file or symbol.
+    The date is the first day under the new symbol. `day_first` says whether 03/04/2024 is in April. Raises InputError
+    for a missing file and for a value that is neither a mapping nor a path, DataError for an invalid file or symbol.
     """
     if isinstance(renames, Mapping):
         name, table = "renames", pd.DataFrame({"old": list(renames), "new": list(renames.values())})
@@ -75,10 +76,14 @@ def join_renamed(
     """Join the bars of each renamed listing under its newest symbol. Return the tidy bars and the applied renames.
 
     `renames` (see `read_renames`) take precedence over the bundled table. A symbol renamed to itself keeps its bars. A
-    bundled rename applies if the market has both symbols, unless another company used the new symbol before. If the old
-    symbol's bars pause for longer than `GRACE` and resume after the rename, the later bars are another company's. They
-    keep the old symbol, and the returned rename has a day (else None). If both have a bar, the new symbol's is kept.
-    Raises DataError if their closes differ, InputError for circular renames and a mapping without a known ticker.
+    bundled rename applies if the market has both symbols, unless another company used the new symbol before.
+
+    If the old symbol's bars pause for longer than `GRACE` and resume after the rename, the later bars belong to another
+    company and keep the old symbol. The returned rename has a day only in this case. On a day with bars of both
+    symbols, the new symbol's bar is kept.
+
+    Raises DataError if closes of both symbols differ on a day. Raises InputError for circular renames, and for a
+    mapping that has none of the tickers of the bars.
     """
     rules = _rules(renames, set(bars["ticker"].cat.categories), name, day_first)
     if not rules:
@@ -92,10 +97,10 @@ def join_renamed(
 
 
 def _rules(renames: Renames, present: set[str], name: str, day_first: bool | None) -> list[Rename]:
-    """Return the renames that apply to the symbols `present`; in a chain, earlier renames come first."""
+    """Return the bundled and the user's renames that apply to the symbols `present`; in a chain, earlier ones first."""
     users = {rule.old: rule for rule in read_renames({} if renames is None else renames, day_first)}
     if isinstance(renames, Mapping) and users and present.isdisjoint(s for rule in users.values() for s in rule[:2]):
-        text = f"renames: {name} has none of the tickers {', '.join(users)}; use some of its {len(present)} tickers"
+        text = f"renames: {name} has none of the tickers {', '.join(users)}; choose from its {len(present)} tickers"
         raise InputError(f"{text}, such as {', '.join(sorted(present)[:3])}", argument="renames")
     bundled = [rule for rule in bundled_renames() if rule.day is not None]
     later = {rule.old: rule.new for rule in bundled}
@@ -124,9 +129,10 @@ def _rules(renames: Renames, present: set[str], name: str, day_first: bool | Non
 
 
 def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: str) -> Rename | None:
-    """Move bars in `series` (symbol -> bars by date) from the old symbol to the new one; return the rename applied.
+    """Move bars in `series` (symbol -> bars by date) from the old symbol to the new one, and return the rename.
 
-    Returns None if the rename does not apply. Rows without a price are kept, since they may list a split or dividend.
+    Its day is None if all bars were moved. If the rename does not apply, nothing is moved and None is returned. Rows
+    without a price are kept, because they may list a split or a dividend.
     """
     if rule.old not in series:  # all its bars were moved to another symbol
         return None
@@ -156,7 +162,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
     if is_split_up := len(moved) < len(old):
         series[rule.old], rest = rest, rest.iloc[:0]
     joined = pd.concat([tables[1].drop(new.index), rest, *_on_one_scale(moved, new, both)])
-    for name in joined.columns.intersection(["split", "dividend"]):  # one of the two may list it on a common day
+    for name in joined.columns.intersection(["split", "dividend"]):  # on a common day, only one may list the event
         event = joined[name].where((joined[name] > 0) & ~(joined[name].eq(1) & (name == "split")))
         joined[name] = event.groupby(level=0).transform("last").fillna(joined[name])
     series[rule.new] = joined[~joined.index.duplicated(keep="last")].sort_index()
@@ -164,7 +170,7 @@ def _join(series: dict[str, pd.DataFrame], rule: Rename, log: RepairLog, name: s
 
 
 def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, differs: bool, log: RepairLog) -> bool:
-    """Return True if a bundled rename applies. Uncertain cases are logged.
+    """Return True if a bundled rename applies, False otherwise. Doubtful renames are not applied but logged.
 
     `old`, `new` and `both` are the days on which the old symbol, the new symbol, and both have bars. `differs` is True
     if their closes differ on one of the days `both`.
@@ -184,10 +190,11 @@ def _is_certain(rule: Rename, old: pd.Index, new: pd.Index, both: pd.Index, diff
 
 
 def _on_one_scale(moved: pd.DataFrame, new: pd.DataFrame, both: pd.Index) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the bars of both symbols with adjusted closes on one scale. Vendors adjust each series to its own end.
+    """Return the bars of both symbols, with the old symbol's adj_close scaled to fit the new symbol's.
 
-    The old symbol's adj_close is scaled so that adj_close / close of both symbols agree on their last common day.
-    Without a common day, the ratio on the old symbol's last day is made equal to that on the new symbol's first day.
+    Vendors adjust each series to its own last day. The scale makes adj_close / close of both symbols equal on their
+    last common day. Without a common day, it makes the ratio on the old symbol's last day equal to the ratio on the new
+    symbol's first later day.
     """
     if "adj_close" not in new or not (moved["adj_close"].notna().any() or new["adj_close"].notna().any()):
         return moved, new

@@ -1,4 +1,4 @@
-"""Point-in-time membership: the spells in which assets are members, and indexes whose historical members are known."""
+"""Point-in-time membership: the periods (spells) in which assets are members. Indexes with known historical members."""
 
 from __future__ import annotations
 
@@ -61,38 +61,39 @@ _CORRECTED = {
         ("TCOM", "2006-01-01"): [("TCOM", "2006-01-01", "2015-01-01"), ("TCOM", "2015-12-21", "2021-12-20")],
         ("WTW", "2006-01-01"): [("WTW", "2006-01-01", "2015-01-01"), ("WTW", "2018-12-24", "2020-04-30")],
     },
-    "dow30": {("PM", "1985-10-30"): [("MO", "1985-10-30", "2003-01-27")]},  # PM is what it spun off in 2008
+    "dow30": {("PM", "1985-10-30"): [("MO", "1985-10-30", "2003-01-27")]},  # MO spun off PM in 2008
 }
-"""Corrections of the package index-constitution. Index -> (symbol, first day) of a wrong spell -> right spells."""
+"""Corrections of the package index-constitution: index -> (symbol, first day) of a wrong spell -> right spells, as
+(symbol, first day, first day after the spell)."""
 COLUMNS = ("ticker", "from", "to_exclusive")
-"""Columns of a membership CSV, one row per spell. An empty end means that the spell is still open."""
+"""Columns of a membership CSV, one row per spell. If to_exclusive is empty, the spell is still open."""
 
 _START, _OPEN = np.datetime64("1900-01-01", "ns"), np.datetime64("2200-01-01", "ns")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Membership:
-    """Spells of membership: S periods in which an asset is a member. An asset may have several spells."""
+    """Members of a universe, as S spells: periods in which an asset is a member. An asset may have several spells."""
 
     tickers: Array
-    """[S] symbols, as str objects."""
+    """[S] str objects, the symbol of each spell's asset."""
     start: Array
-    """[S] datetime64[ns], first day of the spell."""
+    """[S] datetime64[ns], first day of each spell."""
     stop: Array
-    """[S] datetime64[ns], first day after the spell; the year 2200 for a spell that is still open."""
+    """[S] datetime64[ns], first day after each spell; the year 2200 for a spell that is still open."""
     sentence: str
-    """Kind and source of the list, for manifests and reports."""
+    """Kind and source of the membership, such as "static list of 20 tickers ...", for manifests and reports."""
     survivorship: bool = False
     """True if the members were chosen with hindsight, so that backtests have survivorship bias."""
     index: Index | None = None
-    """Index that has these members, if any."""
+    """Index that has these members; None for other universes."""
 
     def during(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
         """Return the tickers that were members on some day of [first, last], sorted."""
         return tuple(np.unique(self.tickers[(self.start <= last) & (self.stop > first)]))
 
     def grid(self, dates: Array, tickers: Sequence[str]) -> Array:
-        """Return a mask [T, N]: True where an asset is a member. Assets without a spell are never members."""
+        """Return a mask [T, N], True where an asset of `tickers` [N] is a member on a day of `dates` [T]."""
         column = pd.Index(tickers).get_indexer(pd.Index(self.tickers))
         known = column >= 0
         change = np.zeros((len(dates) + 1, len(tickers)), dtype=np.int64)
@@ -101,9 +102,10 @@ class Membership:
         return change[:-1].cumsum(axis=0) > 0
 
     def spelled_as(self, available: Sequence[str]) -> Membership:
-        """Return the spells with each renamed listing under its symbol in `available`, the symbols of the prices.
+        """Return the spells with the symbol of each renamed listing replaced by the one that is in `available`.
 
-        A spell of an old symbol that begins on or after the rename belongs to another company and keeps its symbol.
+        `available` are the symbols of the prices. A spell of an old symbol that begins on or after the day of the
+        rename belongs to another company and keeps its symbol.
         """
         symbols = set(available)
         renamed = {
@@ -121,14 +123,14 @@ class Membership:
         return self.spelled_as([names[-1] for names in families()])
 
     def renamed(self, rename: Rename) -> Membership:
-        """Return the spells with `rename` applied to those that began before its day, or to all if it has no day."""
+        """Return the spells with `rename` applied. If it has a day, only spells that began before it are renamed."""
         moves = (self.tickers == rename.old) & (True if rename.day is None else self.start < rename.day)
         return replace(self, tickers=np.where(moves, rename.new, self.tickers))
 
 
 @cache
 def families() -> list[tuple[str, ...]]:
-    """Return the symbols of each renamed listing, oldest first."""
+    """Return one tuple per listing with bundled renames: all its symbols, oldest first."""
     chains: dict[str, tuple[str, ...]] = {}
     for rename in bundled_renames():
         chains[rename.new] = (*chains.pop(rename.old, (rename.old,)), rename.new)
@@ -139,8 +141,9 @@ def resolve_members(members: Members, origin: str, day_first: bool | None = None
     """Return the membership that `members` describes.
 
     `members` is the name of an index, the path of a CSV (see `read_members`), a list of tickers, or None for no
-    membership. Text that is no known index is a path if it contains a dot or exists. `origin` says where a list comes
-    from. Raises InputError for an unknown index, and for values of other types, such as a frame.
+    membership. Text that is no known index is a path if it contains a dot or exists. `origin` is the end of the
+    sentence on a list, such as "chosen from prices.csv". Raises InputError for an unknown index, and for values of
+    other types, such as a frame.
     """
     if members is None:
         return None
@@ -161,7 +164,7 @@ def read_members(path: str | PathLike[str], day_first: bool | None = None) -> Me
     """
     name = Path(path).name
     table = read_columns(Path(path), COLUMNS, "membership file", argument="members")
-    days = parse_stamps(pd.concat([table["from"], table["to_exclusive"]]), name, day_first)  # read as one
+    days = parse_stamps(pd.concat([table["from"], table["to_exclusive"]]), name, day_first)  # both have one format
     start, stop = np.split(days.clock, 2)
     stop = np.where(np.isnat(stop), _OPEN, stop)
     if (wrong := ~(start < stop)).any():
@@ -176,7 +179,7 @@ def read_members(path: str | PathLike[str], day_first: bool | None = None) -> Me
 
 
 def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
-    """Return a permanent membership (survivorship bias). Raises InputError for no ticker, DataError for a bad one."""
+    """Return a permanent membership (survivorship bias). Raises InputError without tickers, DataError for a bad one."""
     if len(tickers) == 0:
         raise InputError("the list of tickers is empty; give a ticker, or members=None for all tickers", "members")
     spells = pd.DataFrame({"ticker": pd.Series(list(tickers), dtype=object), "from": _START, "to_exclusive": _OPEN})
@@ -186,7 +189,7 @@ def static_members(tickers: Sequence[str], *, sentence: str) -> Membership:
 def _membership(spells: pd.DataFrame, name: str, sentence: str, **facts: Any) -> Membership:
     """Return the membership of a table with `COLUMNS`, with tickers in any spelling. Repeated spells count once.
 
-    Errors about tickers call the source of the table `name`.
+    `facts` are further fields of the membership. Errors about tickers call the table `name`.
     """
     tickers, _ = parse_tickers(spells["ticker"], name)
     spells = spells.assign(ticker=tickers.astype(object)).drop_duplicates()
@@ -195,7 +198,7 @@ def _membership(spells: pd.DataFrame, name: str, sentence: str, **facts: Any) ->
 
 
 def find_index(name: str) -> Index | None:
-    """Return the index of a name in any spelling: sp500, SP500, "S&P 500"; None if no index has the name."""
+    """Return the index with a name, which may be spelled sp500, SP500 or "S&P 500"; None if no index has the name."""
     return INDEXES.get(re.sub(r"[ &_-]", "", name.lower()))
 
 
@@ -219,7 +222,7 @@ def index_named(name: str) -> Index:
 def benchmark_and_calendar(
     benchmark: str | None, calendar: str | None, membership: Membership | None
 ) -> tuple[str | None, str | None]:
-    """Return (benchmark, calendar), with "auto" replaced by the value of the members' index, or else of `DEFAULT`."""
+    """Return (benchmark, calendar). "auto" is replaced by the value of the members' index (else of `DEFAULT`)."""
     index = (membership and membership.index) or INDEXES[DEFAULT]
     return index.benchmark if benchmark == AUTO else benchmark, index.calendar if calendar == AUTO else calendar
 
