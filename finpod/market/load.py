@@ -1,4 +1,4 @@
-"""Loads markets from files, folders, frames and the bundled sample. Saves and loads snapshots (folders)."""
+"""Loads markets from files, folders, frames and the bundled sample. Saves and loads snapshots of a market."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAMPLE = "sample"
 FORMAT = 1
 BARS = "bars.parquet"
 SHARED = "extra_shared"
-"""Manifest key for the extra columns that have one value for all tickers."""
+"""Key of a snapshot's manifest: names of the extra columns that have one value per date, the same for all tickers."""
 
 
 def load_market(
@@ -57,19 +57,20 @@ def load_market(
 
     A table may have any layout that `finpod.market.layouts.recognise` reads. `ticker` is the ticker of a table without
     tickers. `ticker_column` is the label of the column of tickers. `day_first` and `decimal` decide how ambiguous dates
-    and numbers are read. Tickers are normalised (see `normal_ticker`). Prices are adjusted for splits and dividends;
-    impossible values are masked or repaired (see `finpod.market.cleaning.build_market`).
+    and numbers are read. Tickers are normalised (see `normal_ticker`). Prices are adjusted for splits and dividends.
+    Impossible values are masked or repaired (see `finpod.market.cleaning.build_market`).
 
     members : name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), CSV with the
-        columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None for every asset at all times (survivorship
-        bias). `manifest["missing"]` has members without prices. For a list, they are an error unless `allow_missing`.
+        columns 'ticker', 'from' and 'to_exclusive', list of tickers, or None. None makes every asset a member at all
+        times (survivorship bias). `manifest["missing"]` lists the members without prices. If `members` is a list,
+        members without prices raise InputError unless `allow_missing` is True.
     benchmark : ticker of the benchmark, or None. "auto" takes the benchmark of the index, or QQQ without an index.
     calendar : name in exchange_calendars, or None to keep every date. "auto" takes the calendar of the index, or XNYS
-        without an index. Rows outside the sessions (intraday bars: outside their hours), and rows whose session is not
-        over at `now`, are dropped and counted. Weekly and longer bars may have any date.
-    now : time, with a time zone. Sessions not over at this time are dropped. None means the present time.
-    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. These and the
-        bundled renames join the bars of a renamed listing under its newest symbol (see `join_renamed`).
+        without an index. Bars on days without a session, and intraday bars outside the hours of their session, are
+        dropped. `manifest["repairs"]` counts dropped bars. Weekly and longer bars may have any date.
+    now : time, with a time zone. Bars of a session that is not over at this time are dropped. None means the present.
+    renames : mapping such as {"FB": "META"}, or CSV with the columns old, new and optionally date. The bars of a
+        renamed listing are joined under its newest symbol, by these and by bundled renames (see `join_renamed`).
     extra : the user's tables, which become columns of the market. A value is used from the first row at which it was
         known (see `finpod.market.extra_tables.with_extra`).
     periods_per_year : bars per year, by default measured from the dates (see `finpod.periods`).
@@ -116,7 +117,7 @@ def load_market(
 
 
 def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `load_market` that are not defaults, with absolute paths; {} if JSON cannot hold them."""
+    """Return the non-default arguments of `load_market` with absolute paths; {} if one is not JSON, such as a frame."""
     defaults = inspect.signature(load_market).parameters
     origin = {name: value for name, value in arguments.items() if value is not defaults[name].default}
     for name in origin.keys() & {"path", "members", "renames", "extra"}:
@@ -133,13 +134,13 @@ def _origin(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    """Return an existing path as an absolute path; other values unchanged."""
+    """Return the path of an existing file or folder as an absolute path, and other values unchanged."""
     is_path = isinstance(value, (str, PathLike)) and str(value) != SAMPLE and Path(value).exists()
     return str(Path(value).absolute()) if is_path else value
 
 
 def _whole(arguments: Mapping[str, Any]) -> MarketData:
-    """Return the sample or a snapshot. Raises InputError for arguments of `load_market` that do not apply to these."""
+    """Return the sample or a snapshot. Raises InputError for arguments of `load_market` that its content rules out."""
     path, extra, periods = (arguments[name] for name in ("path", "extra", "periods_per_year"))
     parsing = ("day_first", "decimal") if extra is None else ()
     for argument in ("members", "renames", "ticker", "ticker_column", *parsing):
@@ -157,8 +158,8 @@ def _whole(arguments: Mapping[str, Any]) -> MarketData:
 def sample_market() -> MarketData:
     """Return adjusted daily closes of twenty large US stocks, 1990-01-02 to 2022-12-28, from the data of skfolio.
 
-    The benchmark is the S&P 500 price index without dividends, and all companies still existed in 2022. Both facts,
-    which the manifest states, make every strategy look better than it is.
+    The benchmark is the S&P 500 price index, which leaves out dividends. All companies still existed in 2022
+    (survivorship bias). The manifest states both facts. They make every strategy look better than it is.
     """
     from skfolio.datasets import load_sp500_dataset, load_sp500_index
 
@@ -192,9 +193,10 @@ def sample_market() -> MarketData:
 def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write the market to `folder` atomically and return the folder.
 
-    `bars.parquet` has one row per date and ticker, in the order of the market, with NaN where there is no bar. The
+    `bars.parquet` has one row per date and ticker, date by date, with NaN where there is no bar. Prices of the
     benchmark, and extra columns with one value for all tickers, are repeated on every row of a date. Concurrent writers
-    wait for each other. Raises InputError if the folder exists (`overwrite` replaces snapshots) or cannot be written.
+    wait for each other. Raises InputError if the folder cannot be written, or if it exists. With `overwrite`, an
+    existing snapshot is replaced.
     """
     days, assets = market.shape
     tickers = np.tile(np.arange(assets, dtype=np.int32), days)
@@ -230,9 +232,10 @@ def save_snapshot(market: MarketData, folder: str | Path, *, overwrite: bool = F
 
 
 def load_snapshot(folder: str | Path) -> MarketData:
-    """Return the market of a snapshot after checking its hash. Waits for a process that is writing the snapshot.
+    """Return the market of a snapshot folder. Wait while another process is writing the snapshot.
 
-    Raises InputError for a folder without a snapshot, DataError for a snapshot that is damaged or has another format.
+    Raises InputError for a folder without a snapshot. Raises DataError for a snapshot that is damaged, does not match
+    the hash in its manifest, or has another format.
     """
     source = Path(folder)
     with locked(source.parent, shared=True):
@@ -254,7 +257,7 @@ def load_snapshot(folder: str | Path) -> MarketData:
 
 
 def _assemble(content: dict[str, Any], table: pa.Table) -> MarketData:
-    """Return the market of the manifest and the bars of a snapshot."""
+    """Return the market of a snapshot: `content` is its manifest, and `table` has its bars."""
     shape = content["sessions"], len(content["tickers"])
     series = {"date", *SERIES, *(f"{PREFIX}{name}" for name in content.get(SHARED, ()))}
     tables: dict[str, Any] = {name: content.get(name) for name in ("periods_per_year", "sessions_per_year")}

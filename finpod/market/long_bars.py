@@ -1,4 +1,4 @@
-"""`LongBars`: the bars of all assets, asset by asset; `RepairLog`: what was changed in them, and what looks wrong."""
+"""`LongBars`: the bars of all assets, asset by asset. `RepairLog`: the log of changed bars and bars that look wrong."""
 
 from __future__ import annotations
 
@@ -15,69 +15,69 @@ import pandas as pd
 from finpod.measures import Array
 
 PLACES, SUSPICIONS = 20, 200
-"""Largest numbers of repairs and of suspicions that the log lists for each kind. The log counts all of them."""
+"""Largest numbers of repairs and of suspicions that `RepairLog` lists for each kind. It counts all of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class LongBars:
-    """R bars with a close, sorted by asset and date. Missing sessions have no row, so an asset's bars are adjacent."""
+    """R bars with a close, one per row, sorted by asset and date. A session without a bar has no row."""
 
     tickers: tuple[str, ...]
     """[N] symbols of the assets."""
     code: Array
-    """[R] int, position of the row's asset among `tickers`, never decreasing."""
+    """[R] int, index in `tickers` of each row's asset. It never decreases from row to row."""
     date: Array
-    """[R] datetime64[ns] of the bars."""
+    """[R] datetime64[ns], dates of the bars."""
     values: Mapping[str, Array]
-    """Column -> values [R] float64."""
+    """Name of a column, such as close -> its values [R] float64."""
 
     @cached_property
     def first(self) -> Array:
-        """[R] bool mask of the first bar of each asset."""
+        """[R] bool mask, True at the first bar of each asset."""
         return np.diff(self.code, prepend=-1) != 0
 
     @cached_property
     def stop(self) -> Array:
-        """[R] int, first row after the bars of the row's asset."""
+        """[R] int: for each row, the number of the first row after the bars of the same asset."""
         return np.searchsorted(self.code, self.code, side="right")
 
     @cached_property
     def start(self) -> Array:
-        """[R] int, first row of the row's asset."""
+        """[R] int: for each row, the number of the first row of the same asset."""
         return np.searchsorted(self.code, self.code)
 
     def __len__(self) -> int:
         return len(self.code)
 
     def previous(self, column: Array) -> Array:
-        """Return the values [R] of a column at the asset's previous bar; NaN at its first bar."""
+        """Return for each row the value of `column` [R] at the asset's previous bar; NaN at the asset's first bar."""
         before = np.roll(column.astype(np.float64), 1)
         before[self.first] = np.nan
         return before
 
     def log_steps(self, column: Array) -> Array:
-        """Return log ratios [R] of a column to its values at the asset's previous bar; 0 where a value is missing."""
+        """Return ln(value / value at the asset's previous bar) for `column` [R]; 0 where either value is missing."""
         return np.nan_to_num(np.log(column / self.previous(column)))
 
     def sum_after(self, steps: Array) -> Array:
-        """Return the sums [R] of `steps` [R] over the asset's later bars; exactly 0 at its last bar."""
+        """Return for each row the sum of `steps` [R] over the asset's later bars; exactly 0 at the asset's last bar."""
         total = np.cumsum(steps)
         return total[self.stop - 1] - total
 
     def per_asset(self, rows: Array | slice) -> Array:
-        """Return how many of `rows`, a mask [R] or a slice, belong to each asset [N]."""
+        """Return the number of selected rows of each asset [N]. `rows` is a mask [R] or a slice."""
         return np.bincount(self.code[rows], minlength=len(self.tickers))
 
     def places(self, rows: Array | slice) -> tuple[Array, Array]:
-        """Return (tickers [n] as str objects, dates [n]) of some rows."""
+        """Return the tickers [n], as str objects, and the dates [n] of the n bars that `rows` selects."""
         return np.array(self.tickers, dtype=object)[self.code[rows]], self.date[rows]
 
     def with_values(self, **columns: Array) -> LongBars:
-        """Return the bars with some columns replaced or added."""
+        """Return the same bars with the given columns replaced or added."""
         return replace(self, values={**self.values, **columns})
 
     def without(self, masked: Array) -> LongBars:
-        """Return the rows that are not masked. A masked row's split or dividend moves to the asset's next kept row."""
+        """Return the bars not in `masked` [R]. A removed bar's split or dividend moves to the asset's next kept bar."""
         if not masked.any():
             return self
         kept = ~masked
@@ -87,7 +87,7 @@ class LongBars:
             if name in values:
                 event = np.where(self.values[name] > 0, self.values[name], none)
                 lost = np.flatnonzero(masked & (event != none))
-                following = np.cumsum(kept)[lost]  # the next kept row, by its position among the kept rows
+                following = np.cumsum(kept)[lost]  # index of the next kept row among the kept rows
                 same_asset = np.append(code, -1)[following] == self.code[lost]
                 values[name] = event[kept]
                 combine.at(values[name], following[same_asset], event[lost][same_asset])
@@ -95,9 +95,9 @@ class LongBars:
 
 
 def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
-    """Return the rows of tidy bars (see `finpod.market.tidy`) that have a close and are not `dropped` [rows]."""
+    """Return tidy bars (see `read_bars`) as `LongBars`, without those that lack a close or are in `dropped` [rows]."""
     code = bars["ticker"].cat.codes.to_numpy()
-    order = np.argsort(code, kind="stable")  # tidy bars are sorted by date, which a stable sort keeps
+    order = np.argsort(code, kind="stable")  # keeps the order by date of each asset's tidy bars
     tickers = tuple(bars["ticker"].cat.categories)
     values = {str(name): bars[name].to_numpy()[order] for name in bars.columns[2:]}
     sorted_bars = LongBars(tickers, code[order].astype(np.int64), bars["date"].to_numpy()[order], values)
@@ -109,21 +109,21 @@ class RepairLog:
     """Log of how tables were read, of repairs, and of suspicions: bars that look wrong but were not changed."""
 
     reading: list[str] = field(default_factory=list)
-    """How the tables were read, one sentence per decision."""
+    """Sentences on how the tables were read, one per decision, such as "tickers read from permno"."""
     offsets: set[str] = field(default_factory=set)
-    """UTC offsets of the bars' timestamps."""
+    """UTC offsets of the bars' timestamps, such as -05:00."""
     _repairs: dict[str, dict[str, Any]] = field(default_factory=dict)
     _suspicions: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
     def read(self, sentences: Iterable[str]) -> None:
-        """Add sentences on how the tables were read. Empty and repeated sentences are omitted."""
+        """Add sentences on how the tables were read, except those that are empty or already in `reading`."""
         self.reading += [sentence for sentence in dict.fromkeys(sentences) if sentence and sentence not in self.reading]
 
     def repair(
         self, kind: str, tickers: Sequence[str] | Array, dates: Array, column: str, was: Any, became: Any = "masked"
     ) -> None:
-        """Record that `column` of n bars changed from `was` to `became`. Each is an array [n] or one value for all."""
+        """Record that `column` changed in n bars. `was` and `became` are each an array [n], or one value for all n."""
         if len(dates) == 0:
             return
         entry = self._repairs.setdefault(kind, {"kind": kind, "count": 0, "places": []})
@@ -136,19 +136,19 @@ class RepairLog:
             entry["places"].append(place)
 
     def suspect(self, kind: str, tickers: Sequence[str] | Array, dates: Array, sentences: Iterable[str]) -> None:
-        """Record n suspicions. `sentences` may be an iterator, because only the first ones of a kind are listed."""
+        """Record n suspicions of one kind, each with a sentence. Sentences are read only as far as they are listed."""
         listed = self._suspicions.setdefault(kind, [])
         self._counts[kind] += len(dates)
         for ticker, day, sentence in islice(zip(tickers, dates, sentences, strict=False), SUSPICIONS - len(listed)):
             listed.append({"kind": kind, "ticker": str(ticker), "date": f"{day!s:.10}", "sentence": sentence})
 
     def report(self, kind: str, bars: LongBars, suspicious: Array, sentence: Callable[[int], str]) -> None:
-        """Record the bars of the mask `suspicious` [R] as suspicions. `sentence` returns the text for a row."""
+        """Record the bars of the mask `suspicious` [R] as suspicions. `sentence(row)` returns the text on a bar."""
         rows = np.flatnonzero(suspicious)
         self.suspect(kind, *bars.places(rows), map(sentence, rows.tolist()))
 
     def content(self) -> dict[str, Any]:
-        """Return `repairs`, `suspicions` and `suspicion_counts` for the manifest; kinds in order of first entry."""
+        """Return the manifest's entries on repairs and suspicions. Kinds are in the order of their first entries."""
         return {
             "repairs": list(self._repairs.values()),
             "suspicions": [entry for listed in self._suspicions.values() for entry in listed],
@@ -157,7 +157,7 @@ class RepairLog:
 
 
 def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (repairs, suspicions) of a manifest as lines of text: the count of each kind, then its first entries."""
+    """Return (repairs, suspicions): lines of text on a manifest. Each kind has its count, then its first entries."""
     repairs, suspicions = [], []
     for entry in manifest.get("repairs") or ():
         listed = []

@@ -25,18 +25,18 @@ from finpod.market.universe import AUTO, Membership, benchmark_and_calendar, res
 from finpod.market.yahoo_client import Client, Missing
 
 LONGEST_PAUSE = np.timedelta64(14, "D")
-"""Longest possible time without a session (Chinese New Year)."""
+"""No exchange is closed for longer than this (at the Chinese New Year)."""
 DAY = np.timedelta64(1, "D")
 LISTED = 12
 """Largest number of tickers that an error lists."""
 BATCH, ATTEMPTS = 25, 6
-"""Tickers per request, and attempts. The fetch gives up on a ticker after `ATTEMPTS` requests without an answer. It
-gives up on all tickers after `ATTEMPTS` requests in a row that return no bars and leave some tickers unanswered."""
+"""Tickers per request (`BATCH`), and attempts. The fetch gives up on a ticker after `ATTEMPTS` requests without an
+answer. It gives up on all tickers after `ATTEMPTS` requests in a row without bars that leave tickers unanswered."""
 WAIT = 5.0
 """Seconds to wait after a rate-limited or unanswered request. Each further such request in a row doubles the wait."""
 REQUEST = "request.json"
 _OURS = re.compile(r"\.?(request\.json|bars_).*")
-"""Pattern of the files of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
+"""Pattern of file names of an unfinished fetch. A dot in front marks a temporary file that a killed process left."""
 
 
 def fetch_market(
@@ -56,16 +56,18 @@ def fetch_market(
 
     `universe` is the name of an index (`finpod.market.universe.INDEXES`: nasdaq100, sp500, dow30, csi300, csi500), a
     membership CSV, or a list of tickers. Every asset that was a member on some day of the range is fetched. Members of
-    an index or CSV get their newest symbols. `benchmark` is a ticker or None. `calendar` is a name in
+    an index or CSV are fetched under their newest symbols. `benchmark` is a ticker or None. `calendar` is a name in
     exchange_calendars. "auto" takes the benchmark and calendar of the index, or QQQ and XNYS for other universes.
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing
     waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. Unless
     `allow_missing`, InputError is raised if Yahoo does not answer for a ticker, or has no bars for a ticker of a list.
-    The folder `partial` keeps downloaded bars; the same request resumes from it, and the caller removes it (`discard`).
+    The folder `partial` keeps downloaded bars. A later call for the same days resumes from them, and the caller removes
+    the folder with `discard`.
 
-    `now` returns the present time with its zone. Raises InputError for wrong arguments, DataError for network failures.
+    `now` returns the present time with its zone. `report` is called with the progress. Raises InputError for wrong
+    arguments, DataError for network failures.
     """
     require_number("deadline", deadline, 0)
     moment, folder = now(), None if partial is None else Path(partial)
@@ -110,7 +112,7 @@ def fetch_market(
 
 
 def _sessions(start: DateLike, end: DateLike | None, calendar: str, now: datetime) -> tuple[np.datetime64, ...]:
-    """Return (first, last, over) of [start, end]: first day, last session, and last session that is over at `now`."""
+    """Return the first day of [start, end], its last session up to today, and its last session over at `now`."""
     present = np.datetime64(now.astimezone(UTC).replace(tzinfo=None), "ns")
     zone = sessions_of(calendar, present - LONGEST_PAUSE, present).zone
     today = as_date(now.astimezone(zone).date())
@@ -133,14 +135,14 @@ def _members(universe: str | Sequence[str]) -> Membership:
 
 
 def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: bool, *, is_kept: bool) -> None:
-    """Raise DataError for a fetch without any bar, InputError for tickers without an answer unless `allow_missing`."""
+    """Raise DataError if no ticker has bars. Unless `allow_missing`, raise InputError for tickers without an answer."""
     passing = sorted(ticker for ticker, missing in failed.items() if missing.passes)
     reasons = ", ".join(sorted({missing.reason for missing in failed.values() if missing.passes}))
     if len(failed) == total:
         why = f" ({reasons}); try again later" if reasons else "; check the symbols and the dates"
         raise DataError(f"Yahoo has no bars for any of {total} tickers{why}")
     if passing and not allow_missing:
-        kept = f" ({total - len(failed)} tickers are kept)" if is_kept else ""
+        kept = f" (bars of {total - len(failed)} tickers are kept)" if is_kept else ""
         more = f" and {len(passing) - LISTED} more" if len(passing) > LISTED else ""
         raise InputError(
             f"Yahoo did not answer for {', '.join(passing[:LISTED])}{more} ({len(passing)} of {total} tickers; "
@@ -149,10 +151,10 @@ def _check_answers(failed: Mapping[str, Missing], total: int, allow_missing: boo
 
 
 def _stored(folder: Path, request: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
-    """Return ticker -> bars that an earlier run of the same request stored in `folder`. Remove bars of other requests.
+    """Return ticker -> bars that an earlier fetch with this `request` stored in `folder`.
 
-    The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written atomically. Raises InputError for a
-    folder with other files.
+    Bars of another request are removed. The folder has `request.json` and one `bars_TICKER.parquet` per ticker, written
+    atomically. Raises InputError for a folder with other files.
     """
     if folder.is_file() or not all(_OURS.fullmatch(path.name) for path in folder.glob("*")):
         raise InputError(f"{folder} is a file, or has files that no fetch wrote; choose a new or an empty folder")
@@ -182,10 +184,11 @@ def gather(
     deadline: float,
     report: Progress,
 ) -> dict[str, Missing]:
-    """Download the tickers that `bars` lacks into `bars` and `folder`. Return ticker -> reason for those without bars.
+    """Download bars of the tickers that `bars` lacks, and add them to `bars` and to `folder`.
 
-    Rate-limited and unanswered tickers go to the end of the queue. After a batch with such tickers, the next request
-    waits `WAIT` seconds; each further such batch in a row doubles the wait.
+    Return ticker -> reason for the tickers that still have no bars. Rate-limited and unanswered tickers go to the end
+    of the queue. After a batch with such tickers, the next request waits `WAIT` seconds. Each further such batch in a
+    row doubles the wait.
     """
     queue = deque(ticker for ticker in tickers if ticker not in bars)
     if not queue:

@@ -31,14 +31,15 @@ class Missing(NamedTuple):
     reason: str
     """Unknown symbol, no data in the range, rate limited or no answer, with the HTTP status or the text of an error."""
     passes: bool = False
-    """True if a later request may succeed, because the answer was not about the ticker."""
+    """True if a later request may succeed, because Yahoo was busy or not reached. False if the ticker is the cause."""
 
 
 class Client(Session):
-    """Requests unadjusted daily bars, adjusted closes, dividends, splits. Raises DataError if Yahoo is unreachable.
+    """HTTP session that requests daily bars through yfinance until a deadline, and records why symbols have no bars.
 
-    It is yfinance's session, with a deadline, and with the reason of the last answer for each symbol. yfinance calls
-    rate limits, broken networks and unknown symbols alike "possibly delisted".
+    The bars are those from the day `first` to the day before `stop`: unadjusted prices, adjusted closes, dividends and
+    splits. The session records reasons because yfinance calls rate limits, broken networks and unknown symbols alike
+    "possibly delisted". Raises DataError if Yahoo is unreachable.
     """
 
     def __init__(self, first: str, stop: str, *, deadline: float) -> None:
@@ -57,9 +58,9 @@ class Client(Session):
         self.ends = time.monotonic() + deadline
 
     def ask(self, tickers: Sequence[str]) -> tuple[dict[str, pd.DataFrame], dict[str, Missing]]:
-        """Request tickers once. Return ticker -> bars, and ticker -> `Missing`. Raises DataError if yfinance fails."""
+        """Request bars once. Return ticker -> bars and ticker -> `Missing`. Raises DataError if yfinance fails."""
         self._reasons.clear()
-        YfData.cache_get.cache_clear()  # or else yfinance repeats an earlier 503 from its cache
+        YfData.cache_get.cache_clear()  # otherwise, yfinance may repeat an earlier HTTP 503
         logger = logging.getLogger("yfinance")  # it says "possibly delisted" for every failure
         disabled, logger.disabled = logger.disabled, True
         try:
@@ -90,7 +91,7 @@ class Client(Session):
         return bars, {ticker: self._reasons.get(ticker, not_asked) for ticker in tickers if ticker not in bars}
 
     def request(self, method: Any, url: str, *args: Any, **options: Any) -> Response:
-        """Send a request, at the latest at the deadline, and record the reason for missing bars of its symbol."""
+        """Return the answer to a request. Record it, or the error, as the reason in case the symbol has no bars."""
         address = urlsplit(url)
         symbol = address.path.partition(CHART)[2]
         if SERVER is not None:
@@ -108,7 +109,7 @@ class Client(Session):
 
 
 def _reason(answer: Response) -> Missing:
-    """Return the reason for missing bars, from Yahoo's answer for the symbol."""
+    """Return the reason why a symbol has no bars, from the status and content of Yahoo's answer."""
     status = f"HTTP {answer.status_code}"
     if answer.status_code == 429:
         return Missing(f"rate limited: {status}", passes=True)
@@ -122,7 +123,7 @@ def _reason(answer: Response) -> Missing:
 
 
 def _bars_of(frame: pd.DataFrame | None, ticker: str) -> pd.DataFrame:
-    """Return the rows of one ticker that have a close: `date`, and `COLUMNS` float64."""
+    """Return the bars of one ticker that have a close, with the columns `date` and `COLUMNS`. May be empty."""
     if frame is None or not frame.size:
         return pd.DataFrame()
     missing = sorted(set(COLUMNS) - set(frame.columns.get_level_values(-1)))
