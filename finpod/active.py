@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from finpod.trading.simulate import Path
 
 BOUND = "ratio_less_error"
-"""Metric by which stock agents are ranked."""
+"""Metric by which stock agents are ranked: the information ratio minus its standard error."""
 SMALL = 0.01
 """Yearly tracking error below which an agent counts as almost equal to its baseline."""
 ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "rank_correlation", "turnover")
@@ -27,14 +27,17 @@ ACTIVE = ("excess", "information_ratio", "tracking_error", "effective_names", "r
 def active_figures(
     path: Path, baseline: Path, execution: Execution, first: int, periods_per_year: float
 ) -> dict[str, float]:
-    """Return metrics of the account `path` relative to `baseline`, NaN if undefined. Both begin at market row `first`.
+    """Return metrics of an account relative to its baseline. Undefined metrics are NaN.
+
+    `path` and `baseline` are the simulated accounts, which both begin at market row `first`. The active return of a bar
+    is the account's return minus the baseline's. Active weights are the account's target weights minus the baseline's.
 
     'excess'             CAGR of the account minus CAGR of the baseline
-    'information_ratio'  mean / standard deviation of active returns (account minus baseline), annualised; 0 if constant
+    'information_ratio'  mean / standard deviation of the active returns, annualised; 0 if they are all equal
     'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002)
     'tracking_error'     standard deviation of the active returns, annualised
-    'effective_names'    1 / sum of w^2 (Herfindahl 1950), w being the weights scaled to a sum of 1; mean over closes
-    'rank_correlation'   Spearman's correlation of active weights with returns from fill to fill, mean over decisions
+    'effective_names'    1 / sum of w^2 (Herfindahl 1950) for weights w scaled to a sum of 1; the mean over closes
+    'rank_correlation'   Spearman's correlation of active weights with returns up to the next fill; mean over decisions
     'turnover'           (buys + sells) / equity, per year
     """
     curves = path.equity.numpy(), baseline.equity.numpy()
@@ -53,7 +56,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (yearly information ratio, its standard error) of active returns [n]. The ratio is 0 for equal returns."""
+    """Return (yearly information ratio, its standard error) of active returns [n]. If all are equal, the ratio is 0."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -67,7 +70,10 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 
 
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
-    """Return 'rank_correlation' over the assets that either path targets. Returns run from each fill to the next."""
+    """Return the mean over decisions of Spearman's correlation of active weights with returns up to the next fill.
+
+    Only assets count that have a target weight above zero in the account or in the baseline.
+    """
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
     if len(decided) < 2:
@@ -81,9 +87,10 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return (correlations [R], counts [R]): Spearman's correlation of each row of `one` with the same row of `other`.
+    """Return (correlations [R], counts [R]): Spearman's correlation of each row of two arrays, and its number of pairs.
 
-    Both are [R, N]. Only pairs of finite values count. A correlation is NaN for fewer than two pairs or a constant row.
+    Row r of `one` [R, N] is paired with row r of `other` [R, N]. Pairs with a value that is not finite are left out. A
+    correlation is NaN for fewer than two pairs, and if all values of one array's row are equal.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]
@@ -95,5 +102,5 @@ def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
 
 
 def near_baseline(figures: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the agents with a validation tracking error below `SMALL`. `figures` has a row per agent and window."""
+    """Return the agents with a tracking error below `SMALL` in validation. `figures` has a row per agent and window."""
     return [e["agent"] for e in figures if e["window"] == "validation" and (e["tracking_error"] or 0.0) < SMALL]

@@ -34,7 +34,7 @@ COMMON = (
     Row("excess", "Excess over benchmark", "percent"),
     Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
 )
-"""First rows of the tables of results and of comparisons."""
+"""Rows with which the table of a result and the table of a comparison begin."""
 
 
 def percent(value: float | None, digits: int = 2) -> str:
@@ -48,7 +48,7 @@ def ratio(value: float | None, digits: int = 2) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return an amount of money without decimals. A nonzero amount between -100 and 100 has two decimals."""
+    """Return an amount of money as text. Nonzero amounts between -100 and 100 have two decimals, others have none."""
     small = value is not None and abs(value) < 99.995
     return _number(value, 2 if small and value else 0, 1, "")
 
@@ -81,9 +81,10 @@ def plural(number: int, noun: str) -> str:
 
 
 def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], width: int = 20) -> list[str]:
-    """Return the lines of a table: labels on the left, cells aligned right under headings wrapped to `width`.
+    """Return the lines of a text table with a column of labels and, under each heading in `head`, a column of cells.
 
-    Rows may have fewer cells than there are headings. Missing cells are empty.
+    Each row is (label, cells). Cells are aligned right, and headings are wrapped to `width` characters. If a row has
+    fewer cells than there are headings, the last columns are empty.
     """
     heads = [textwrap.wrap(plain(name), width) or [""] for name in head]
     upside_down = zip_longest(*(reversed(lines) for lines in heads), fillvalue="")  # align the bottom of the headings
@@ -93,7 +94,7 @@ def text_table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], w
 
 
 def in_columns(lines: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Return rows of cells as lines of text with aligned columns. `right` is True for right-aligned columns."""
+    """Return rows of cells as lines of text with aligned columns. `right` has True for each column to align right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = ([c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)] for line in lines)
     return ["  ".join(cells).rstrip() for cells in aligned]

@@ -1,19 +1,19 @@
-"""Metrics of return and risk of equity curves [T] and of batches of curves [T, E].
+"""Metrics of return and risk of an equity curve [T] with T values, or of a batch of E curves [T, E].
 
     V         equity V_0..V_n; V_0 is the cash before the first order, so a curve of n returns has n + 1 points
     r         r_t = V_t / V_{t-1} - 1, simple returns
     total     V_n / V_0 - 1
     CAGR      (V_n / V_0)^(P / n) - 1 with P periods per year (see `finpod.periods`)
     volatility std(r, ddof=1) sqrt(P)
-    Sharpe    mean(r - f) / std(r - f, ddof=1) sqrt(P), f = (1 + yearly rate)^(1 / P) - 1
-    Sortino   mean(r) / sqrt(mean(min(r, 0)^2)) sqrt(P), the mean over all n returns
+    Sharpe    mean(r - f) / std(r - f, ddof=1) sqrt(P) with f = (1 + yearly risk-free rate)^(1 / P) - 1
+    Sortino   mean(r) / sqrt(mean(min(r, 0)^2)) sqrt(P); both means are over all n returns
     drawdown  V_t / max(V_0..V_t) - 1, never above zero; the maximum drawdown is its minimum
     Calmar    CAGR / |maximum drawdown|, with the sign of CAGR
 
-Returns, volatility and drawdowns are fractions, not percentages. Ratios are NaN if the divisor is below 1e-12 a period.
+Returns, volatility and drawdowns are fractions, not percentages. Ratios are NaN for a divisor below 1e-12 per period.
 If a curve reaches zero or less, it is set to zero from there on, and all later returns are zero. Leading NaN are
-skipped, because the curve has not begun; any other NaN in the input of `metrics` is an error. Inputs may be numpy
-arrays, lists, pandas Series or torch tensors; for inputs [T, E], results are arrays [E].
+skipped: the curve has not begun. Any other NaN in the input of `metrics` is an error. Inputs may be numpy arrays,
+lists, pandas Series or frames, or torch tensors. For inputs [T, E], results are arrays [E].
 """
 
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from finpod.errors import InputError, require_number
 from finpod.periods import Array, dates_of, periods_of, session_dates
 
 DUST = 1e-12
-"""Divisors below this value per period are rounding errors; the ratio is NaN."""
+"""A ratio is NaN if its divisor per period is below this value, because the divisor is then only a rounding error."""
 RATES = (-0.99, 1)
-"""Smallest and largest yearly risk-free rate, as fractions."""
+"""Smallest and largest yearly risk-free rate that is allowed, as fractions."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Relative:
-    """Metrics of a curve (returns r) relative to a benchmark (returns b), over the dates on which both have a value."""
+    """Metrics of a curve (returns r) relative to a benchmark (returns b) on common dates, with P periods per year."""
 
     excess: float  # total return of the curve minus that of the benchmark
     beta: float  # cov(r, b) / var(b)
@@ -136,7 +136,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
 def simple_returns(equity: Any) -> Any:
     """Return the returns [n] or [n, E] of a curve [n + 1] or [n + 1, E]; zero after a value at or below zero.
 
-    Other returns next to a missing value are NaN. A Series or frame gives the same type; a return is dated at its end.
+    Other returns from or to a missing value are NaN. Series and frames keep their type; a return is dated at its end.
     """
     steps = _steps(_ruined(_array(equity)))
     named = equity.iloc[1:].astype(float) if hasattr(equity, "iloc") else steps
@@ -145,7 +145,7 @@ def simple_returns(equity: Any) -> Any:
 
 
 def returns_per_year(known: Any, periods_per_year: float) -> float:
-    """Return the number of returns per year of a curve with gaps, which has values where the mask `known` [T] is True."""
+    """Return the number of returns per year of a curve with gaps. The mask `known` [T] is True where it has values."""
     rows = np.flatnonzero(known)
     return periods_per_year * ((len(rows) - 1) / float(rows[-1] - rows[0]) if len(rows) > 1 else 1.0)
 
@@ -178,7 +178,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Return the yearly Sharpe ratio [n] or [n, E] of the `window` returns up to each date; NaN for fewer returns."""
+    """Return the yearly Sharpe ratios [n] or [n, E] of the `window` returns up to each date, NaN if there are fewer."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     require_number("risk_free", risk_free, *RATES)
     mean, deviation = _rolling(returns, window)
@@ -186,7 +186,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each date; NaN for fewer returns."""
+    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each date, NaN if there are fewer."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
@@ -194,8 +194,8 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    A return is relative to the last value before its period, the first return to the first value. Missing values are
-    skipped. A period with only missing values has no return, and the return after it is NaN if a value precedes it.
+    The first return starts from the first value, any other from the last value before its period. Missing values are
+    skipped. A period with only missing values has no return. If it is inside the curve, the next return is NaN.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]
@@ -214,14 +214,14 @@ def _array(values: Any) -> Array:
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the values are a {type(values).__name__} ({error}); pass numbers") from error
+        raise InputError(f"cannot read a {type(values).__name__} as numbers ({error}); pass numbers") from error
     if array.ndim not in (1, 2):
         raise InputError(f"the values have shape {array.shape}; pass a series [T] or a batch [T, E]")
     return array
 
 
 def _curve(equity: Any) -> Array:
-    """Return the curve after checks, set to zero from its first value at or below zero. Leading NaN are kept."""
+    """Return a curve that has been checked. From its first value at or below zero on, it is zero. Keeps leading NaN."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -230,7 +230,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1 and stays at 1 during leading NaN. Once it is 0, returns are 0."""
+    """Return (curve, returns). The curve starts at 1, and leading NaN leave it at 1. Once it is 0, returns are 0."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)
@@ -252,7 +252,7 @@ def _check_gaps(values: Array, what: str, least: int) -> None:
 
 
 def _first(values: Array) -> Array:
-    """Return, for each curve, its first value that is not NaN; shape [] or [E]."""
+    """Return the first value of each curve that is not NaN, as an array [] or [E]."""
     row = (~np.isnan(values)).argmax(axis=0)
     return np.take_along_axis(values, np.expand_dims(row, 0), axis=0)[0]
 
@@ -263,14 +263,14 @@ def _ruined(curve: Array) -> Array:
 
 
 def _steps(curve: Array) -> Array:
-    """Return simple returns [n] or [n, E]; zero after a value of zero, NaN before the curve begins."""
+    """Return the simple returns [n] or [n, E] of a curve; zero after a value of zero, NaN before the curve begins."""
     before = curve[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(before == 0, 0.0, curve[1:] / before - 1)
 
 
 def _deviation(steps: Array) -> Array:
-    """Return the sample standard deviation of the values that are not NaN; NaN for a single value."""
+    """Return the sample standard deviation (ddof=1) of the values that are not NaN. It is NaN for a single value."""
     spread = np.where(np.isfinite(steps), steps - np.nanmean(steps, axis=0), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt((spread**2).sum(axis=0) / (np.isfinite(steps).sum(axis=0) - 1))
@@ -298,7 +298,7 @@ def _rolling(returns: Any, window: int) -> tuple[Array, Array]:
 
 
 def _joined(equity: Any, benchmark: Any) -> tuple[Array, Array, Array | None]:
-    """Return (curve, benchmark, dates) of equal length. Dated pandas objects are reduced to their common dates."""
+    """Return (curve, benchmark, dates) of equal length. Of two dated pandas objects, only common dates are kept."""
     curve, other = _array(equity), _array(benchmark)
     dates, benchmark_dates = dates_of(equity, "the equity curve"), dates_of(benchmark, "the benchmark")
     if dates is not None and benchmark_dates is not None:

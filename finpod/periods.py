@@ -1,11 +1,12 @@
 """Measures the number of bars per year from dates, compares it with the user's number, and writes it as text.
 
-    sessions per year   (S - 1) / (days from the first to the last of S session dates / 365.25), replaced by the nearest
-                      usual number if that is within 6 %, else rounded
+    sessions per year   (S - 1) / (days from the first to the last of S session dates / 365.25). If the result is
+                        within 6 % of a usual number, such as 252, that number replaces it. Otherwise it is rounded
     bars per session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars per year       sessions per year times bars per session
 
-For few dates, regular gaps (weekly to yearly) give the number; without regular gaps it is 252. See data/README.md.
+With few dates, the number follows from the gaps between them, if these are regular (weekly to yearly). If not, it is
+252. data/README.md has the rule.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ TOLERANCE = 0.06
 FEWEST_DATES, FEWEST_DAYS = 20, 28
 """A measurement needs at least this many session dates, and this many days from the first to the last."""
 YEAR, SLACK = 366, 4
-"""Holidays and weekends may distort the length of spans of less than `YEAR` days, by up to `SLACK` days."""
+"""If dates span fewer than `YEAR` days, holidays and weekends may change that number by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
-"""(Shortest gap in days, longest gap in days, bars per year). Last sessions of months are up to 33 days apart."""
+"""Regular gaps as (shortest and longest gap in days, bars per year). Ends of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
-"""Integer labels of at least this value may be dates (YYYYMMDD or seconds). They are refused as ambiguous."""
+"""Integers of at least this value in an index may be dates (YYYYMMDD or seconds). They are refused as ambiguous."""
 LONG_GAP = 10
 """A gap longer than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1
@@ -50,11 +51,11 @@ class PeriodsWarning(UserWarning):
 class Periods(NamedTuple):
     """Bars and sessions per year, measured from dates."""
 
-    sessions_per_year: float  # bars per year if bars are longer than sessions
+    sessions_per_year: float  # bars per year, if bars are longer than a session
     bars_per_session: float  # median number of bars on one date; 1 for daily and longer bars
     rate: float  # sessions per year, measured without long gaps and not rounded; NaN for fewer than two dates
     is_measured: bool  # whether there were enough dates for a measurement
-    note: str  # reason why the number of sessions may be wrong; empty if there is none
+    note: str  # warning that the number of sessions may be wrong; empty if there is no doubt
 
     @property
     def per_year(self) -> float:
@@ -90,7 +91,7 @@ def measure(dates: Array) -> Periods:
 
 
 def contradiction(periods_per_year: float, dates: Array) -> str:
-    """Return text on how `dates` [T] contradict `periods_per_year`; empty if they agree or are too few to tell."""
+    """Return a warning if `dates` [T] contradict `periods_per_year`; empty if they agree or the dates are too few."""
     measured = measure(dates)
     numbers = (measured.per_year, measured.rate * measured.bars_per_session)
     agrees = any(max(periods_per_year / each, each / periods_per_year) <= CONTRADICTION for each in numbers)
@@ -109,7 +110,7 @@ def is_weekly_or_longer(dates: Array) -> bool:
 
 
 def check_periods(value: Any) -> float:
-    """Return the periods per year, as an int if whole. Raises InputError for a value that is not positive and finite."""
+    """Return the periods per year, as an int if whole. Raises InputError unless `value` is positive and finite."""
     require_number("periods_per_year", value, 1e-12)
     return plain(float(value))
 
@@ -125,7 +126,7 @@ def yearly_note(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def describe(periods_per_year: float, sessions_per_year: float) -> str:
-    """Return text: '252 sessions per year', '52 bars per year' (longer bars) or '98,280 bars per year (252 sessions)'."""
+    """Return a text such as '252 sessions per year', '52 bars per year' or '98,280 bars per year (252 sessions)'."""
     number = f"{round(periods_per_year, 2):,.10g}"
     if periods_per_year > sessions_per_year:
         return f"{number} bars per year ({sessions_per_year:,.6g} sessions)"
@@ -135,7 +136,7 @@ def describe(periods_per_year: float, sessions_per_year: float) -> str:
 
 
 def periods_of(periods_per_year: float | None, dates: Array | None) -> float:
-    """Return `periods_per_year`, or else the number measured from `dates` [T], or else `DEFAULT`.
+    """Return `periods_per_year` or, if it is None, the number measured from `dates` [T]. Without dates, it is 252.
 
     Issues a `PeriodsWarning`, attributed to the caller's caller, if the dates contradict the given number, are too few
     for a measurement, or give an unusual number. Raises InputError for a number that is not positive and finite.
@@ -163,8 +164,8 @@ def session_dates(dates: Any) -> Array:
 def dates_of(values: Any, what: str) -> Array | None:
     """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time.
 
-    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Returns None if there is no index or it holds no
-    dates. Raises InputError for unreadable dates, and for labels that are missing, repeated or out of order.
+    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Returns None if there is no index, or if it
+    holds no dates. Raises InputError for unreadable dates, and for labels that are missing, repeated or out of order.
     """
     index: Any = getattr(values, "index", None)
     if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method
@@ -182,7 +183,7 @@ def dates_of(values: Any, what: str) -> Array | None:
 
 
 def _stamps(index: Any) -> Any:
-    """Return the dates of a pandas index as a DatetimeIndex, or None. Raises InputError for dates it cannot read."""
+    """Return the dates of a pandas index, or None if it holds no dates. Raises InputError for unreadable dates."""
     import pandas as pd
 
     if isinstance(index, pd.PeriodIndex):
@@ -190,7 +191,7 @@ def _stamps(index: Any) -> Any:
     kind = index.inferred_type
     is_text = kind == "string" and index.str.contains(r"\d").any()
     if is_text or kind in ("datetime64", "datetime", "date"):
-        with suppress(ValueError):  # another format, or time zones that differ
+        with suppress(ValueError):  # for text in another format, and for time zones that differ
             return pd.DatetimeIndex(pd.to_datetime(index, format="ISO8601" if is_text else None))
     elif kind != "integer" or not len(index) or index.max() < _FIRST_DATE:
         return None

@@ -21,9 +21,9 @@ from finpod.measures import DUST, Array
 METRICS = ("sharpe", "cagr", "max_drawdown")
 """Names of the metrics that have intervals, defined as in `measures.Metrics`."""
 STRATEGY = "strategy"
-"""Key of the intervals of the strategy itself."""
+"""Key in the result of `intervals` for the metrics of the strategy itself, not for a difference."""
 _CHUNK = 2**18
-"""Number of resampled days of a series that are in memory at a time. They fit the processor's cache."""
+"""Number of resampled days of a series that are in memory at a time. So many fit into the processor's cache."""
 MOST_SPLITS = 20
 """Largest number of blocks of `overfitting`: 20 blocks have 184,756 combinations."""
 
@@ -50,10 +50,10 @@ def intervals(
 
     The intervals under 'strategy' are for the metrics of `returns` [n]. The intervals under a name in `others` are for
     differences: a metric of `returns` minus the same metric of the series [n] with this name. All series cover the same
-    days; `risk_free` is a yearly rate. Each name has its own mean block length: the `block_length` of the returns, or
-    of the returns minus the series. Therefore, an added series does not change the other intervals. Resamples with an
-    undefined metric are skipped; if all are skipped, the bounds are NaN. The estimate of the maximum drawdown may lie
-    outside its interval, because resamples have other peaks.
+    days. `risk_free` is a yearly rate. The mean length of blocks is the `block_length` of the returns or, for a name in
+    `others`, that of the returns minus the series. Therefore, an added series does not change the other intervals.
+    Resamples with an undefined metric are skipped. If all are skipped, the bounds are NaN. The estimate of the maximum
+    drawdown may lie outside its interval, because resamples have other peaks.
 
     Raises InputError for unequal lengths, fewer than two days, NaN, infinities, and settings out of range.
     """
@@ -69,7 +69,7 @@ def intervals(
         series = np.stack([table[name] for name in names])
         chunks = chain([np.arange(days)[None]], _stationary(days, resamples, length))
         parts = [_figures(series.take(rows, axis=1), periods_per_year, rate) for rows in chunks]
-        drawn = np.concatenate(parts, axis=-1)  # [3, 1 + others, 1 + resamples]; [..., 0] is for the days as given
+        drawn = np.concatenate(parts, axis=-1)  # [metric, series, 1 + resamples]; [..., 0] is for the original days
         figures |= {STRATEGY: drawn[:, 0]} if lengths[STRATEGY] == length else {}
         figures |= {name: drawn[:, 0] - drawn[:, place] for place, name in enumerate(names) if place}
     return {
@@ -79,12 +79,13 @@ def intervals(
 
 
 def block_length(values: Array) -> float:
-    """Return the mean block length for a series [n], from its autocorrelations; at least n^(1/3).
+    """Return the mean block length with which to resample a series [n], from its autocorrelations.
 
-    The length is (G / g)^(2/3) n^(1/3) with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over |k| <= m, R the
-    autocovariances and h(x) = min(1, 2 - 2 |x|); m is twice the last lag before max(5, log10 n) autocorrelations in a
-    row lie within 2 sqrt(log10(n) / n). The length is at most 3 sqrt(n) and n / 3 (Politis and White 2004, corrected by
-    Patton, Politis and White 2009). The lower bound is there because autocorrelations miss dependence in volatility.
+    The length is (G / g)^(2/3) n^(1/3), with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over the lags |k| <= m.
+    R(k) is the autocovariance at lag k, and h(x) = min(1, 2 - 2 |x|). The largest lag m is twice the last lag before
+    max(5, log10 n) autocorrelations in a row are at most 2 sqrt(log10(n) / n) in size. The length is at most 3 sqrt(n)
+    and n / 3 (Politis and White 2004, corrected by Patton, Politis and White 2009). Finally, it is raised to n^(1/3) if
+    it is smaller, because autocorrelations miss dependence in volatility.
     """
     days = len(values)
     floor, cap = days ** (1 / 3), min(3 * math.sqrt(days), days / 3)
@@ -109,7 +110,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, expected ({max(days, 2)},); pass series for the same days, at least two"
+            f"a series has shape {steps.shape}, not ({max(days, 2)},); pass series for the same days, two or more"
         )
     if not np.isfinite(steps).all():
         raise InputError("a series contains NaN or infinity; drop the days without a finite value")
@@ -117,7 +118,7 @@ def _checked(series: Array, days: int) -> Array:
 
 
 def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
-    """Yield row numbers [resamples, days] in chunks. A day starts a block with probability 1 / block. Fixed seed."""
+    """Yield row numbers [resamples, days] in chunks. A day begins a block with probability 1 / `block`. Fixed seed."""
     random = np.random.default_rng(0)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
@@ -131,7 +132,7 @@ def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
 
 
 def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
-    """Return Sharpe ratio, CAGR, maximum drawdown [3, ...] (see `measures`) of `steps` [..., n]. Overwrites `steps`."""
+    """Return Sharpe ratio, CAGR and maximum drawdown [3, ...] of the returns `steps` [..., n]. Overwrites `steps`."""
     days = steps.shape[-1]
     wealth = np.cumprod(np.maximum(steps, -1.0) + 1, axis=-1)
     if (wealth[..., -1] == 0).any():  # returns after ruin count as zero
@@ -150,7 +151,7 @@ def _figures(steps: Array, periods_per_year: float, rate: float) -> Array:
 
 
 def _interval(values: Array, level: float) -> Interval:
-    """Return the percentile interval. `values` [1 + resamples] holds the estimate, then its value in each resample."""
+    """Return the percentile interval. `values` [1 + resamples] has the estimate, then the figure of each resample."""
     drawn = values[1:][np.isfinite(values[1:])]
     if not len(drawn):
         return Interval(math.nan, float(values[0]), math.nan, level)
@@ -162,7 +163,7 @@ def expected_best(trials: int, sd: float) -> float:
     """Return the expected maximum of `trials` random scores without skill, with mean 0 and standard deviation `sd`.
 
     It is sd ((1 - g) z(1 - 1/N) + g z(1 - 1/(N e))) for N trials, with Euler's constant g and the normal quantile z
-    (Bailey and Lopez de Prado 2014); 0 for one trial. Raises InputError for less than one trial or a negative `sd`.
+    (Bailey and Lopez de Prado 2014). For one trial it is 0. Raises InputError for no trial or a negative `sd`.
     """
     if trials < 1 or not sd >= 0:
         raise InputError(f"trials is {trials} and sd is {sd}; trials must be at least 1 and sd at least 0")
@@ -175,8 +176,9 @@ def expected_best(trials: int, sd: float) -> float:
 def probabilistic_sharpe(returns: Array, benchmark: float = 0.0, *, periods_per_year: float = 252) -> float:
     """Return the probability that the true yearly Sharpe ratio of `returns` [n] is above `benchmark`.
 
-    It is Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)), with Sharpe ratio s and benchmark s* per
-    period, skewness g3, kurtosis g4 (Bailey and Lopez de Prado 2012). NaN for constant returns or fewer than 3 returns.
+    It is Phi((s - s*) sqrt(n - 1) / sqrt(1 - g3 s + (g4 - 1) / 4 s^2)) (Bailey and Lopez de Prado 2012). Phi is the
+    normal distribution function, s the Sharpe ratio and s* the benchmark per period, g3 the skewness and g4 the
+    kurtosis of the returns. NaN for constant returns or fewer than three returns.
     """
     sharpe, spread = _sharpe_and_spread(returns)
     above = (sharpe - benchmark / math.sqrt(periods_per_year)) * math.sqrt(max(len(returns) - 1, 0)) / spread
@@ -188,8 +190,9 @@ def minimum_length(
 ) -> float:
     """Return the minimum track record length: the number of returns that raises `probabilistic_sharpe` to `level`.
 
-    It is 1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2, with the symbols of `probabilistic_sharpe` (Bailey
-    and Lopez de Prado 2012). Infinite if s is not above s*; NaN for constant returns or fewer than three returns.
+    It is 1 + (1 - g3 s + (g4 - 1) / 4 s^2) (z(level) / (s - s*))^2 (Bailey and Lopez de Prado 2012). z is the normal
+    quantile, s the Sharpe ratio and s* the benchmark per period, g3 the skewness and g4 the kurtosis of the returns.
+    Infinite if s is not above s*; NaN for constant returns or fewer than three returns.
     """
     if not 0.5 <= level < 1:
         raise InputError(f"level is {level}; it must be at least 0.5 and below 1, such as 0.95", argument="level")
@@ -203,8 +206,9 @@ def minimum_length(
 def sharpe_error(returns: Array, *, periods_per_year: float = 252) -> float:
     """Return the standard error of the yearly Sharpe ratio of `returns` [n].
 
-    It is sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) with P periods per year; other symbols as in
-    `probabilistic_sharpe` (Lo 2002, Mertens 2002). For 2 returns or equal returns: sqrt(P / (n - 1)). NaN for n < 2.
+    It is sqrt((1 - g3 s + (g4 - 1) / 4 s^2) P / (n - 1)) for P periods per year (Lo 2002, Mertens 2002), with the
+    Sharpe ratio s per period, the skewness g3 and the kurtosis g4. For two returns or equal returns, it is
+    sqrt(P / (n - 1)). NaN for n < 2.
     """
     if len(returns) < 2:
         return math.nan
@@ -224,15 +228,15 @@ def _sharpe_and_spread(returns: Array) -> tuple[float, float]:
 
 
 def overfitting(returns: Array, *, splits: int = 16) -> float:
-    """Return the probability of backtest overfitting (PBO) of `returns` [T, M].
+    """Return the probability of backtest overfitting (PBO) of the returns [T, M] of M trials on T days.
 
     PBO is the probability that the column with the highest Sharpe ratio in sample is below the median out of sample. It
     is computed by combinatorially symmetric cross-validation (Bailey, Borwein, Lopez de Prado and Zhu 2017). The rows
     are cut in order into `splits` blocks whose lengths differ by at most one. Each choice of half of the blocks is in
     sample once, while the other half is out of sample. A rank exactly at the median counts half. A constant column has
-    no Sharpe ratio and ranks last; equal columns have the same rank; halves without any Sharpe ratio are skipped. NaN
-    for fewer than two columns or two rows per block. Raises InputError for another shape, NaN, infinities, and `splits`
-    odd or not within 2..20. The computation takes about 50 bytes of memory per combination and column.
+    no Sharpe ratio and ranks last. Equal columns have the same rank. Halves in which no column has a Sharpe ratio are
+    skipped. NaN for fewer than two columns, or fewer than two rows per block. Raises InputError for another shape, NaN,
+    infinities, and `splits` that is odd or not from 2 to 20. Needs about 50 bytes of memory per choice and column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
@@ -245,7 +249,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     if trials < 2 or rows < 2 * splits:
         return math.nan
     inside = _half_sharpes(table, splits)
-    outside = inside[::-1]  # combinations are in order: the complement of the first is the last
+    outside = inside[::-1]  # choices are in order, so the complement of the first is the last
     best = inside.argmax(axis=1)[:, None]
     first, then = (np.take_along_axis(side, best, axis=1) for side in (inside, outside))
     rank = (outside < then).sum(axis=1) + ((outside == then).sum(axis=1) + 1) / 2
