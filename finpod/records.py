@@ -16,9 +16,9 @@ class ResultWarning:
     """A reason to doubt a result."""
 
     code: str
-    """Key of `backtesting.sentences.WARNINGS`. The code "note" is a remark from the manifest of the data."""
+    """Kind of the warning, a key of `backtesting.sentences.WARNINGS`; "note" is a remark from the data's manifest."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Values that the sentence of the warning contains, as JSON types."""
+    """Values for the sentence that words the warning, as JSON types."""
 
     @property
     def grave(self) -> bool:
@@ -30,13 +30,14 @@ class ResultWarning:
 class Event:
     """An event in the account on one day.
 
-    `code` is "skipped" (the first decision was skipped, as the data have no row before the start), "delisted", or why
-    an asset not yet held was not bought: "not_member", "no_price", "no_volume", "no_cash" or "no_whole_share".
+    `code` "skipped": the first decision was skipped, because the data have no row before the start. "delisted": a
+    delisting turned a position into cash. The other codes say why an asset that was not held could not be bought:
+    "not_member", "no_price", "no_volume", "no_cash" and "no_whole_share".
     """
 
     day: str  # session, YYYY-MM-DD
     code: str
-    ticker: str = ""  # ticker of the asset, if the event concerns one
+    ticker: str = ""  # ticker of the asset; empty if the event concerns no single asset
     shares: float | None = None  # number of shares that a delisting turned into cash
     price: float | None = None  # price at which a delisting turned the shares into cash
     count: int = 1  # number of unfilled orders with this code; the event describes the first
@@ -55,10 +56,10 @@ class Severity(StrEnum):
 class Finding:
     """One finding of the look-ahead audit.
 
-    `kind` is "cut" or "noise" (a result changed after later rows were removed or replaced by noise), "held" (the
-    strategy contains later rows), "model" (it contains a model and does not state trained_until), "file", "network",
-    "process" or "clock" (the strategy or a feature uses one), "fill" (the decision knew the price of its fill),
-    "backfilled" (prices do not move before the first real bar) or "extra" (a column predicts the next return).
+    `kind` "cut": a result changed after later rows were removed. "noise": it changed after noise replaced later rows.
+    "held": the strategy contains later rows. "model": it contains a model and does not state `trained_until`. "file",
+    "network", "process", "clock": the strategy or a feature uses one. "fill": a decision knew the price of its fill.
+    "backfilled": prices do not move before the first real bar. "extra": a column predicts the next return.
     """
 
     kind: str
@@ -77,16 +78,18 @@ class Audit:
     """Outcome of a look-ahead audit; `print` shows it as text."""
 
     passed: bool | None
-    """True if the checks found nothing, False if there are findings, None if there is a `reason` and no finding."""
+    """True if the checks found nothing, False if there are findings. None if decisions could not be audited (see
+    `reason`) and there are no findings."""
     findings: tuple[Finding, ...] = ()
     days: tuple[str, ...] = ()  # days of the rows checked, YYYY-MM-DD
     subject: str = ""  # name of the strategy or other object audited
-    unchecked: tuple[str, ...] = ()  # codes of what was not checked, keys of `backtesting.sentences.UNCHECKED`
+    unchecked: tuple[str, ...] = ()  # what was not checked, as keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
-    """Why decisions could not be audited: "ready_weights", "no_decision", "not_repeatable", "failed"; else empty."""
-    note: str = ""  # day or error that the reason refers to
-    decisions: int | None = None  # number of decisions of the run
-    compared: int | None = None  # how many of these were compared: those up to the last day checked
+    """Reason why decisions could not be audited; empty if they were. "ready_weights": weights were given as an array.
+    "no_decision": none on a day that can be audited. "not_repeatable": repetitions differ. "failed": an error."""
+    note: str = ""  # for "not_repeatable" a day, for "failed" an error
+    decisions: int | None = None  # number of decisions of the run, without those not to trade
+    compared: int | None = None  # number of those that were compared, up to the last day checked
 
     @property
     def severity(self) -> Severity | None:

@@ -16,7 +16,7 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Names of the metrics that `spread` and `agent_spread` contain, besides 'excess_over_equal_weight'."""
+"""Names of the metrics in `spread` and `agent_spread`. Another one is 'excess_over_equal_weight'."""
 SHORT_HISTORY = 20
 """Annualised figures are marked as unreliable if the returns cover fewer sessions than this."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
@@ -29,8 +29,8 @@ UNDEFINED = Metrics(math.nan, math.nan, math.nan, math.nan, math.nan, math.nan, 
 class BacktestResult:
     """Equity, trades and provenance of one strategy over one window; `print` shows it as a table.
 
-    `strategy` and `benchmark` are names. n is the number of returns, so a curve has n + 1 points. The first point is
-    the initial cash, at the close of the first bar.
+    `strategy` and `benchmark` are names. A curve has n + 1 points for n returns. The first point is the initial cash,
+    at the close of the first bar. N is the number of assets.
     """
 
     strategy: str
@@ -40,9 +40,9 @@ class BacktestResult:
     benchmark_equity: pd.Series
     """[n + 1] value of the benchmark, bought at its first close without cost; NaN where it has no bar."""
     equal_weight_equity: pd.Series
-    """[n + 1] value of the members of the universe in equal weights, rebalanced every session; same costs."""
+    """[n + 1] value of equal weights of the universe's members, rebalanced every session at the same costs."""
     anchor_equity: pd.Series
-    """[n + 1] value of the anchor, the portfolio that the strategy has to beat; same dates and costs."""
+    """[n + 1] value of an account that holds the anchor, the portfolio to beat; same dates and costs."""
     weights: pd.DataFrame
     """[n + 1, N] weight of each asset at each close, as a fraction of the account; the rest is cash."""
     trades: pd.DataFrame
@@ -55,9 +55,9 @@ class BacktestResult:
     fill: str
     """Price at which decisions are filled: 'open' or 'close'."""
     anchor: str = "equal-weight"
-    """Name of the anchor, see `finpod.trading.anchors`."""
+    """Name of the anchor, the portfolio to beat (see `finpod.trading.anchors`)."""
     anchor_every: int = 1
-    """`every` of the strategy. The anchor is rebalanced every session if this is 1, else every `anchor_every` bars."""
+    """`every` of the strategy. The anchor is rebalanced every `anchor_every` bars or, if this is 1, every session."""
     whole_shares: bool = False
     """True if only whole shares were bought and sold, counted before adjustment for splits."""
     risk_free: float = 0.0
@@ -65,7 +65,7 @@ class BacktestResult:
     periods_per_year: float = 252
     """Bars per year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
-    """Sessions per year, to annualise the returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
+    """Sessions per year. Equal to `periods_per_year` unless bars are intraday. Annualises returns over sessions."""
     trained_until: str | None = None
     """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1
@@ -79,9 +79,9 @@ class BacktestResult:
     in_sample: bool = False
     """True if the window starts on or before `trained_until`."""
     variants: Mapping[str, pd.Series] = field(default_factory=dict)
-    """Name -> equity [n + 1] of the variants: strategies from the same training run, see `variant_kind`."""
+    """Name -> equity [n + 1] of the variants: strategies from the same training run, of the kind `variant_kind`."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" (each has all agents of a seed), "member" (each has one agent), "" (untrained)."""
+    """Kind of the variants: "seed" (all agents of one seed), "member" (one agent) or "" (there are no variants)."""
     agents: Mapping[str, pd.Series] = field(default_factory=dict)
     """Name -> equity [n + 1] of the single agents of an ensemble. The best agent on validation is first."""
     baselines: Mapping[str, pd.Series] = field(default_factory=dict)
@@ -89,16 +89,16 @@ class BacktestResult:
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of R random portfolios with the turnover of the strategy; empty if none were run."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Metrics of the same decisions at other fees: bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
+    """Metrics of the same decisions by fee in bps: fee -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
     """Metrics of the same decisions with market impact: initial cash -> strategy -> metric -> value. The metrics are
     those of `cost_sweep`, plus 'costs': the yearly costs as a fraction of the account."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy: 'trials', the number of candidates; 'sharpe_sd', the standard deviation of
-    their Sharpe ratios on validation; 'ranked_sd', the same for active returns (returns minus those of the anchor);
-    'overfitting', the probability that choosing the highest Sharpe ratio of active returns is overfitted."""
+    """Search that selected the strategy. 'trials': number of candidates. 'sharpe_sd': standard deviation of their
+    Sharpe ratios on validation. 'ranked_sd': that of their active Sharpe ratios, of returns minus the anchor's.
+    'overfitting': probability that the choice of the highest active Sharpe ratio is overfitted."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()
@@ -160,7 +160,7 @@ class BacktestResult:
     def candidates(self) -> int:
         """Number of results of this window from which this result may have been selected.
 
-        It is `opened`, or `opened` * `trials` if the trials were compared on this window (in sample, or no training).
+        It is `opened` * `trials` if the trials were compared on this window (in sample, or no training), else `opened`.
         """
         return self.opened * (self.trials if self.in_sample or self.trained_until is None else 1)
 
@@ -171,7 +171,7 @@ class BacktestResult:
 
     @property
     def is_short(self) -> bool:
-        """True if there are too few returns for meaningful yearly figures."""
+        """True if the returns cover too few sessions (`SHORT_HISTORY`) for meaningful yearly figures."""
         return len(self.returns) < SHORT_HISTORY * self.periods_per_year / self.sessions_per_year
 
     @property
@@ -194,7 +194,7 @@ class BacktestResult:
         return replace(self, **cut, periods_per_year=self.sessions_per_year)
 
     def sessions_of(self, curve: Any) -> Any:
-        """Return the rows of a curve or frame that `by_session` keeps. An empty or daily one is returned unchanged."""
+        """Return the rows of a curve or frame that `by_session` keeps. Empty and daily curves are unchanged."""
         if not self.is_intraday or not len(curve):
             return curve
         days = curve.index.normalize()
@@ -236,7 +236,7 @@ class BacktestResult:
 
     @cached_property
     def spread(self) -> dict[str, dict[str, float]]:
-        """Metrics of each variant by name, and their 'mean', 'sd' (ddof 1) and 'count'; empty without variants."""
+        """Variant -> metrics. The keys 'mean', 'sd' (ddof=1) and 'count' have statistics over the variants."""
         return self._spread_of(self.variants)
 
     @cached_property
@@ -263,7 +263,7 @@ class BacktestResult:
         return f"{self.equity.index[int(gone.argmax())]:%Y-%m-%d}" if gone.any() else None
 
     def to_json(self) -> str:
-        """Return the result without its series as deterministic JSON. Undefined figures are null."""
+        """Return the result without its series as JSON. Equal results give equal text. Undefined figures are null."""
         from finpod.backtesting.result_io import to_json
 
         return to_json(self)

@@ -23,11 +23,11 @@ LEAST = 126
 LEAST_WEIGHT = 1e-6
 """Weights up to this value count as zero, because solvers return small positive weights."""
 PACKAGE = "skfolio"
-"""Package that solves minimum variance and hierarchical risk parity."""
+"""Package that computes the weights of minimum variance and of hierarchical risk parity."""
 
 
 class EqualWeight(Strategy):
-    """Holds, in equal weights, the members that have a bar at the decision. Rebalances every session."""
+    """Holds the members of the universe that have a bar at the decision, in equal weights. Rebalances every session."""
 
     name = "equal-weight"
 
@@ -36,7 +36,7 @@ class EqualWeight(Strategy):
 
 
 class BuyAndHold(Strategy):
-    """Buys the members that have a bar at the first decision, in equal weights, and never rebalances."""
+    """Buys equal weights of the members that have a bar at the first decision, and never rebalances."""
 
     name = "buy-and-hold"
 
@@ -52,11 +52,12 @@ class BenchmarkHold(BuyAndHold):
 
 
 class Momentum(Strategy):
-    """Holds the k members with the highest past return in equal weights. Chooses them every 21 bars.
+    """Holds the k members of the universe with the highest past return in equal weights. Chooses them every 21 bars.
 
     The past return is measured over the last `lookback` rows, without the `skip` latest rows. A missing bar is replaced
-    by the bar before it. If `k` is None, a tenth of the members with a past return is selected, but at least one;
-    if fewer than two members have a past return, all members with a bar get equal weights. `skip` > 0 needs daily bars.
+    by the bar before it. If `k` is None, a tenth of the members with a past return is selected, but at least one. If
+    `k` is None and fewer than two members have a past return, all members with a bar get equal weights. A `skip` above
+    0 needs daily bars.
     """
 
     name = "momentum"
@@ -79,10 +80,11 @@ class Momentum(Strategy):
 
 
 class RiskWeighted(Strategy):
-    """Computes weights every 21 sessions from the returns of the last 252 sessions. Needs daily bars.
+    """Computes weights with the function `weigh` every 21 sessions, from the daily returns of the last 252 sessions.
 
-    The weights sum to one. A member qualifies if it has a bar on the decision day, at least 126 returns in the year and
-    a price that moved. If fewer than two qualify, all members with a bar get equal weights.
+    The weights sum to one. A member of the universe is included if it has a bar on the decision day, at least 126
+    returns among the 252, and returns that are not all equal. If fewer than two members are included, all members with
+    a bar get equal weights.
     """
 
     every = MONTH
@@ -90,9 +92,9 @@ class RiskWeighted(Strategy):
     def __init__(self, name: str, weigh: Callable[[Array], Array]) -> None:
         self.name = name
         self.weigh = weigh
-        """Function from returns [t, n] (NaN only at the start of columns) to weights [n] >= 0. May raise any error."""
+        """Function from returns [t, n] of n assets to weights [n] >= 0. Columns may start with NaN. It may fail."""
         self.failures = 0
-        """Number of decisions of the last run for which `weigh` failed, so that inverse volatility was used."""
+        """Number of decisions in the last run for which `weigh` failed and inverse volatility was used instead."""
 
     def decide(self, view: MarketView) -> Decision:
         _require_daily(self.name, view)
@@ -109,7 +111,7 @@ class RiskWeighted(Strategy):
         return weights
 
     def _solved(self, returns: Array) -> Array:
-        """Return the weights of `weigh`, scaled to a sum of one; weights of inverse volatility if `weigh` fails."""
+        """Return the weights of `weigh` scaled to a sum of one or, if `weigh` fails, those of `inverse_volatility`."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -127,7 +129,7 @@ class RiskWeighted(Strategy):
 
 
 def inverse_volatility(returns: Array) -> Array:
-    """Return weights [n] in proportion to 1 / std(column, ddof=1) of returns [t, n]; NaN are skipped."""
+    """Return weights [n] proportional to 1 / std(ddof=1) of each asset's returns, the columns of [t, n]. Skips NaN."""
     weights = 1 / np.nanstd(returns, axis=0, ddof=1)
     return weights / weights.sum()
 
@@ -135,22 +137,23 @@ def inverse_volatility(returns: Array) -> Array:
 def minimum_variance(returns: Array) -> Array:
     """Return the long-only weights [n] of minimum variance, solved by skfolio.
 
-    The weights solve min w' S w with w >= 0 and sum w = 1 (Markowitz 1952). S is the covariance of the `common_span` of
-    the returns [t, n], shrunk toward a multiple of the identity (Ledoit and Wolf 2004).
+    The weights w minimise w' S w with w >= 0 and sum w = 1 (Markowitz 1952). S is the covariance of the returns [t, n],
+    shrunk toward a multiple of the identity (Ledoit and Wolf 2004). Days on which an asset has no return are left out.
     """
     from skfolio.moments import LedoitWolf
     from skfolio.optimization import MeanRisk
     from skfolio.prior import EmpiricalPrior
 
     model: Any = MeanRisk(prior_estimator=EmpiricalPrior(covariance_estimator=LedoitWolf()))
-    # In percent: the solver has absolute tolerances, and the weights do not depend on the unit.
+    # in percent, because the solver has absolute tolerances; the unit does not change the weights
     return model.fit(100 * common_span(returns)).weights_
 
 
 def hierarchical_risk_parity(returns: Array) -> Array:
     """Return the weights [n] of hierarchical risk parity (Lopez de Prado 2016), by skfolio.
 
-    Risk is the variance in the `common_span` of the returns [t, n]. Clusters use Ward linkage of correlation distance.
+    Risk is the variance of the returns [t, n]. Days on which an asset has no return are left out. Clusters use Ward
+    linkage of the correlation distance.
     """
     from skfolio.optimization import HierarchicalRiskParity
 
@@ -159,7 +162,7 @@ def hierarchical_risk_parity(returns: Array) -> Array:
 
 
 def common_span(returns: Array) -> Array:
-    """Return the rows of `returns` [t, n] after the last NaN. NaN may occur only at the start of columns."""
+    """Return the rows of `returns` [t, n] after the last NaN. A column may have NaN only before its first return."""
     return returns[int(np.isnan(returns).sum(axis=0).max()) :]
 
 
@@ -187,7 +190,8 @@ def _require_daily(name: str, view: MarketView) -> None:
 class SignalOracle(Strategy):
     """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
-    The rule tilts equal weight by the `forecast`. To save costs, it makes only a part of each trade (see `partly`).
+    The rule tilts equal weights by the `forecast`. To save costs, it keeps the fraction `keep` of the present weights,
+    and makes only a part of each trade (see `partly`).
     """
 
     name = "oracle"
@@ -197,7 +201,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the weights [N]: equal weights if there are too few sessions, or if the signal is zero."""
+        """Return weights [N]: tilted by the forecast, or equal if the signal is zero or there are too few sessions."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)
@@ -219,7 +223,7 @@ def forecast(closes: Array, lookback: int) -> Array:
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh score), which is from 1/e to e, as for agents by default.
+    """Return weights [..., N] proportional to exp(tanh(score)), the default tilt of agents. Factors are from 1/e to e.
 
     A weaker tilt has a higher information ratio after costs only because it trades less. It does not predict better.
     """
@@ -228,7 +232,10 @@ def tilted(score: Array) -> Array:
 
 
 def partly(present: Array, wanted: Array, keep: Array | float) -> Array:
-    """Return keep * `present` (scaled to sum 1) + (1 - keep) * `wanted` [..., N]; `wanted` if `present` is zero."""
+    """Return weights [..., N] between the present and the wanted ones: keep * present + (1 - keep) * wanted.
+
+    The present weights are first scaled to a sum of 1. If they are all zero, the wanted weights are returned.
+    """
     total = present.sum(axis=-1, keepdims=True)
     before = np.where(total > 0, present / np.where(total > 0, total, 1.0), wanted)
     return keep * before + (1 - keep) * wanted
@@ -253,9 +260,9 @@ RULES: dict[str, Callable[[], Strategy]] = {
     "momentum-12-1": lambda: Momentum(YEAR + 1, k=None, skip=MONTH, name="momentum-12-1"),
     "dollar-volume": DollarVolume,
 }
-"""Name -> function that returns the strategy."""
+"""Name of a built-in strategy -> function without arguments that returns a new strategy."""
 BASELINES = tuple(RULES)[4:]
-"""Names of the strategies with which an agent is compared."""
+"""Names of the baselines, with which the strategy of a backtest is compared."""
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:

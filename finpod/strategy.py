@@ -31,7 +31,7 @@ class FeatureTable:
         self._tables: dict[Any, tuple[tuple[str, ...], Array]] = {}
 
     def get(self, names: FeatureLike | Sequence[FeatureLike] | None) -> tuple[tuple[str, ...], Array]:
-        """Return (names [F], values [T, N, F] float32) of features, NaN if undefined. None: default features."""
+        """Return (names [F], values [T, N, F] float32) of features, NaN where undefined. None: default features."""
         from finpod.features.panel import compute, name_of, resolve
 
         features, _ = resolve(self.market, names)
@@ -45,8 +45,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN if
-    there is no bar, or no data yet. Arrays are read-only or copies. Decisions fill at the next row's open or close.
+    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN for
+    a missing bar and before the data begin. Arrays are read-only or copies. Orders fill at the next open or close.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MarketView:
 
     @property
     def factor(self) -> Array:
-        """[N] adjusted price / price at which the asset traded, in the decision row; NaN where there is no bar."""
+        """[N] adjusted price / price before adjustment, in the decision row; NaN where an asset has no bar."""
         factor = self._market.factor
         return np.where(self.tradable, 1.0, np.nan) if factor is None else factor[self._row]
 
@@ -151,19 +151,19 @@ class MarketView:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the default features that the data support."""
+        """Names of the default features for which the market has the data."""
         from finpod.features.panel import name_of, resolve
 
         return tuple(map(name_of, resolve(self._market, None)[0]))
 
     def left_out(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> tuple[str, ...]:
-        """Return the names of requested features that the data do not support; `features` has no column for them."""
+        """Return the names of requested features for which the market lacks data. `features(names)` leaves them out."""
         from finpod.features.panel import resolve
 
         return resolve(self._market, names)[1]
 
     def features(self, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
-        """Return the unscaled features [N, F] float32 of the decision row; NaN if undefined. None: default features."""
+        """Return unscaled features [N, F] float32 of the decision row, NaN where undefined. None: default features."""
         return self._table.get(names)[1][self._row]
 
     def window(self, k: int, names: FeatureLike | Sequence[FeatureLike] | None = None) -> Array:
@@ -172,7 +172,7 @@ class MarketView:
 
     def _last(self, table: Array | None, what: str, k: int) -> Array:
         if table is None:
-            raise InputError(f"{what}({k}): the data have no {what}; load data that have them, or use only closes")
+            raise InputError(f"{what}({k}): the data have no {what}; load data with {what}, or use only closes")
         if k < 1:
             raise InputError(f"{what}({k}): k must be 1 or more")
         first = self._row + 1 - k
@@ -186,8 +186,8 @@ class MarketView:
 class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
-    A strategy with state must reset its state when `view.step` is 0, as one object may be run several times. The audit
-    reports data later than its first day that a previous run left in the object; so create a new object for each run.
+    An object may be run several times, so a strategy with state must reset its state when `view.step` is 0. The audit
+    also reports later data that an earlier run left in the object, so create a new object for each run.
     """
 
     name: str = "Strategy"
@@ -200,7 +200,7 @@ class Strategy:
     """Number of bars (sessions, if bars are daily) from one decision to the next. There are no trades in between."""
     max_weight: float | None = None
     max_turnover: float | None = None
-    """Default caps on the weight of an asset and on the turnover of a decision. None: no cap. See `finpod.backtest`."""
+    """Default caps on an asset's weight and a decision's turnover, as fractions of the account. None: no cap."""
     anchor: str = "equal-weight"
     """Portfolio to beat (`finpod.trading.anchors`), rebalanced every session or, if `every` > 1, every `every` bars."""
     trades_benchmark: bool = False
@@ -212,15 +212,15 @@ class Strategy:
     """Origin of a trained strategy: learner, seeds, settings, scores, device, versions."""
 
     tried: Sequence[Array] = ()
-    """For each selection of agents, a table [n, candidates] of the validation returns of all candidates."""
+    """For each selection of agents, a table [n, candidates] with the n validation returns of each candidate."""
     tried_over: Sequence[Array] = ()
-    """For each table of `tried`, the returns [n] of the portfolio to beat; empty if agents are ranked without it."""
+    """For each table in `tried`, the returns [n] of the portfolio to beat; empty if the ranking did not use them."""
     variants: Sequence[Strategy] = ()
-    """One strategy for each seed or agent of the training. A backtest also runs these, to show the effect of luck."""
+    """One strategy for each seed or agent of the training. A backtest runs them too, to show the effect of chance."""
     variant_kind: str = ""
-    """Kind of the variants: "seed" (each has all agents of a seed) or, if there was one seed, "member" (one agent)."""
+    """Kind of the variants: "seed" (all agents of one seed) or, after training with one seed, "member" (one agent)."""
     alone: Sequence[Strategy] = ()
-    """Single agents of the strategy, the best on validation first. A backtest also runs them."""
+    """One strategy for each agent, the best on validation first. A backtest runs them too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -230,7 +230,7 @@ class Strategy:
     def decide(self, view: MarketView) -> Decision:
         """Return target weights: an array [N], a Series or dict by ticker (0 if missing), or None for no trade.
 
-        Weights are fractions of the account, zero or more, with a sum of at most one; the rest stays in cash.
+        Weights are fractions of the account. They must not be negative, and sum to at most one; the rest stays in cash.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define decide(view)")
 

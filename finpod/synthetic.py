@@ -1,11 +1,12 @@
 """Synthetic markets: simulated markets with a planted signal, and resampled real days without a signal.
 
 The model of the return of asset i in session t is r[t, i] = mu[i] + beta[i] * f[t] + e[t, i]. The market factor f has
-mean zero and a standard deviation of 1 % per day. Betas are around 1. The idiosyncratic return is e[t, i] = 1.5 % * (s *
-z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past `lookback` sessions, z-scored across the
-assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0 is momentum, s < 0 reversal. The
-drift mu[i] is 0.03 % per day * (1 + p * (beta[i] - 1)), where p is the beta premium. Each open equals the close before
-it. Overnight returns are thus zero, and a decision after a close earns the return of the whole next day.
+mean zero and a standard deviation of 1 % per day. Betas are around 1. The idiosyncratic return is
+e[t, i] = 1.5 % * (s * z[t-1, i] + sqrt(1 - s^2) * noise), where z[t-1] is the return of the past `lookback` sessions,
+z-scored across the assets. Thus s is the correlation of z with the next day's idiosyncratic return: s > 0 is momentum,
+s < 0 reversal. The drift mu[i] is 0.03 % per day * (1 + p * (beta[i] - 1)), where p is the beta premium. Each open
+equals the close before it. Overnight returns are thus zero, and a decision after a close earns the return of the whole
+next day.
 
 If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal
 weight before costs. The growth of a volatile portfolio is still lower, by half its variance.
@@ -34,7 +35,7 @@ START = np.datetime64("2010-01-04")
 LARGEST = 60_000
 """Largest number of assets, and of days. 60,000 weekdays from 2010 end in the year 2239."""
 HOLD, NAMES = WEEK, 20
-"""Settings of `CALIBRATED`: sessions between decisions, and number of assets. Costs are 10 bps per side."""
+"""Sessions between decisions, and number of assets, for which `CALIBRATED` holds. Costs are 10 bps per side."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Yearly information ratios, after costs, that `SignalOracle` reaches with the signals in `CALIBRATED`."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -45,9 +46,10 @@ CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] =
     (63, 1): ((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
     (63, -1): ((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
 }
-"""(lookback, sign) -> (signals, keeps), with one value for each of `RATIOS`: the absolute signal with which `SignalOracle`
-reaches the ratio, and its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. `finpod/bench/calibrate.py` of commit
-1d3cf8c computed them. Check: the mean ratio on 1,000 new markets of 2,600 sessions is within 0.04 of each of `RATIOS`."""
+"""(lookback, sign) -> (signals, keeps), with one value for each of `RATIOS`: the absolute signal with which
+`SignalOracle` reaches the ratio, and its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. They were computed by
+`finpod/bench/calibrate.py` of commit 1d3cf8c. As a check, the mean ratio on 1,000 new markets of 2,600 sessions is
+within 0.04 of each of `RATIOS`."""
 
 
 def random_returns(
@@ -59,7 +61,10 @@ def random_returns(
     beta_premium: float = 0.0,
     markets: tuple[int, ...] = (),
 ) -> Array:
-    """Return the simple returns [T, ..., N] of the model for markets of shape `markets`; zero on the first day."""
+    """Return simple returns [T, *markets, N] of the model that the module describes, for several markets at once.
+
+    T is `days`, and N is `names`. The returns of the first day are zero.
+    """
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
     noise = random.normal(0.0, 1.0, (days, *markets, names))
@@ -77,7 +82,7 @@ def random_returns(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SimulatedMarket(MarketData):
-    """A market made by `simulate_market`."""
+    """A market made by `simulate_market`, with the rule that knows its signal."""
 
     signal: float = 0.0
     """Correlation of the past return, z-scored across assets, with the next day's idiosyncratic return."""
@@ -150,7 +155,7 @@ def simulate_market(
 
 
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
-    """Return a market of `days` weekdays, drawn with replacement from `market` (default: as many as `market` has).
+    """Return a market whose `days` days are drawn with replacement from those of `market` (default: as many as it has).
 
     A drawn day has the returns of all assets and of the benchmark, and the dollar volumes. Correlations and fat tails
     are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
@@ -169,7 +174,7 @@ def resampled(market: MarketData, *, days: int | None = None, seed: int) -> Mark
     length, per_year = len(market.dates), market.periods_per_year
     if length < 2 or not DEFAULT / CONTRADICTION <= per_year <= DEFAULT * CONTRADICTION:
         raise InputError(
-            f"the market has {length} bars, {per_year:g} per year; pass two or more daily bars (about {DEFAULT} per year)",
+            f"the market has {length} bars, {per_year:g} per year; pass two or more daily bars, about {DEFAULT} a year",
             argument="market",
         )
     if not (market.has_bar.all() and np.isfinite(market.benchmark_close).all()):

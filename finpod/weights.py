@@ -23,7 +23,7 @@ READ_AT_ONCE = 2**19
 
 
 class Decided(NamedTuple):
-    """One decision of a run: the last visible row, the step, the account, and the weights [N] before caps, or None."""
+    """One decision of a run: last visible row, bars since the first decision, account, weights [N] before caps."""
 
     row: int
     step: int
@@ -47,7 +47,7 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
 def decisions_of(
     strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None, log: list[Decided] | None = None
 ) -> Decide:
-    """Return the function by which `simulate` asks a strategy for decisions on one account. `log` collects them."""
+    """Return the function by which `simulate` asks a strategy for decisions. Each decision is appended to `log`."""
     for name, number in (("every", strategy.every), ("trials", strategy.trials)):
         if not (isinstance(number, (int, np.integer)) and number >= 1):
             raise StrategyError(f"strategy {label} has {name}={number!r}; it must be a whole number of 1 or more")
@@ -70,7 +70,7 @@ def decisions_of(
 
 
 class PrecomputedWeights:
-    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N]. They are checked when they are read.
+    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N]: T bars, N assets. Checked when read.
 
     An array of floats is not copied and must not be changed during use. Raises InputError for a shape that differs from
     the market's, and for a frame with other dates or tickers.
@@ -85,7 +85,7 @@ class PrecomputedWeights:
         """True for weights of S strategies [S, T, N]."""
         table = table if self.many else table[None]
         if table.ndim != 3 or table.shape[1:] != market.shape or not len(table):
-            text = f"the weights have shape {np.shape(weights)}; pass [T, N] = {market.shape}, or [S, T, N], S > 0"
+            text = f"the weights have shape {np.shape(weights)}; pass [T, N] = {market.shape}, or [S, T, N] with S > 0"
             raise InputError(text, argument="strategy")
         self.labels = [f"{label} {s}" for s in range(len(table))] if self.many else [label]
         """Names of the strategies."""
@@ -100,7 +100,7 @@ class PrecomputedWeights:
         weights = torch.from_numpy(np.array(table, dtype=np.float64, order="C"))
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # Also False for NaN, and if tolerated negative weights sum to below -TOLERANCE. `clean_weights` decides these.
+        # False also for NaN, and for small negative weights with a sum below -TOLERANCE. `clean_weights` checks these.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         market = self._window.market
         for row, s in np.argwhere(~sound.numpy() & ~np.isnan(table).all(axis=-1)):
@@ -108,13 +108,13 @@ class PrecomputedWeights:
         return _scaled(weights, total.unsqueeze(-1))
 
     def steps(self, s: int) -> Tensor:
-        """Return the decisions [n, N] float64 of strategy `s` at the steps of the window; NaN for no trade."""
+        """Return the decided weights [n, N] float64 of strategy `s` for the n steps of the window; NaN for no trade."""
         rows = self._window.decision_rows
         decided = self.rows(max(int(rows[0]), 0), int(rows[-1]) + 1, slice(s, s + 1))[:, 0]
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
 
     def decisions(self, strategies: slice = slice(None)) -> Decide:
-        """Return the function by which `simulate` asks for the weights. It reads them in blocks of rows."""
+        """Return the function by which `simulate` asks for weights. The function reads weights in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
         start, block = 0, torch.empty(0)
@@ -164,7 +164,7 @@ def _as_table(weights: Any) -> Array:
 
 
 def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
-    """Return a decision as an array. Values of a Series or dict are put in ticker order, with 0 for missing tickers."""
+    """Return a decision as an array. A Series or dict is put in the order of `tickers`, with 0 for missing tickers."""
     try:
         if hasattr(decision, "keys"):
             keys = list(decision.keys())
