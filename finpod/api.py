@@ -1,4 +1,4 @@
-"""The public `backtest`, `audit` and `train`: they accept names and files in place of strategy and task objects."""
+"""The public functions `backtest`, `audit` and `train`. They accept names and files instead of strategies and tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from finpod.rl.task import Task
 
 _COPIED = ("__name__", "__qualname__", "__doc__")
-"""Attributes copied from the wrapped functions. `inspect.signature` follows `__wrapped__` to the signature."""
+"""Attributes that `wraps` copies from the internal functions. `inspect.signature` finds signatures by `__wrapped__`."""
 
 
 @overload

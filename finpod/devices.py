@@ -1,4 +1,4 @@
-"""The torch device for computing, GPU or CPU, and the seeds of torch generators."""
+"""Functions that choose the torch device (GPU or CPU) and the seeds of torch generators."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def pick_device(name: str = "auto") -> torch.device:
 def torch_seed(seed: int) -> int:
     """Return a seed of 32 bits for `torch.Generator.manual_seed`, which ignores higher bits on the CPU.
 
-    Seeds below 2**32 are returned unchanged. Larger seeds are hashed, so that 7 and 7 + 2**32 give different streams.
+    Seeds below 2**32 are returned unchanged. Larger seeds are hashed, so 7 and 7 + 2**32 give different random numbers.
     """
     return seed if seed < 2**32 else int(np.random.SeedSequence(seed).generate_state(1)[0])

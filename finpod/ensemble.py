@@ -29,9 +29,9 @@ FORMAT = "finpod ensemble 2"
 class Ensemble(Strategy):
     """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
-    A member decides with the mean action of its policy. Members were trained on one task, and can trade any market that
-    has their features. `scores` [members] has their validation scores, and `runs` [members] has the seeds of their
-    tournaments. `log` has a row for each trial (one agent after one round of training) with its validation returns.
+    A member decides with the mean action of its policy. All members were trained on one task. They can trade any market
+    that has their features. `scores` and `runs` have, for each member, its validation score and the seed of its
+    tournament. `log` has a row for each trial (one agent after one round of training) with its validation returns.
     `baseline` [n] has the validation returns of an account that holds the anchor, the portfolio to beat.
     """
 
@@ -53,7 +53,7 @@ class Ensemble(Strategy):
         task = members[0].task_spec
         tasks = [[one.task_spec.get(key) for key in ("trading", "fill", "windows", "trained_until")] for one in members]
         if any(one != tasks[0] for one in tasks):
-            raise CheckpointError(f"{name} has agents of different tasks; pass agents of one training")
+            raise CheckpointError(f"{name} has agents of different tasks; pass agents of one training run")
         self.members, self.name, self.trials, self.provenance = tuple(members), name, trials, provenance
         self.log, self.baseline, self.scores = tuple(log), tuple(baseline), tuple(scores)
         known = [line["returns"] for line in log if line["returns"]]
@@ -82,7 +82,7 @@ class Ensemble(Strategy):
 
     @property
     def variants(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """One ensemble for each tournament or, if there was only one, for each member. Empty if there is one member."""
+        """One ensemble per tournament; after a single tournament, one per member. Empty if there is only one member."""
         keys = range(len(self.members)) if self.variant_kind == "member" else self.runs
         if len(self.members) == 1:
             return ()
@@ -91,7 +91,7 @@ class Ensemble(Strategy):
 
     @property
     def alone(self) -> Sequence[Strategy]:  # type: ignore[override]
-        """Each member as a strategy, the best on validation first. Empty if there is one member or no scores."""
+        """Each member as a separate strategy, the best on validation first. Empty for one member or without scores."""
         if len(self.members) < 2 or not self.scores:
             return ()
         order = np.argsort(-np.nan_to_num(np.array(self.scores), nan=-np.inf), kind="stable")
@@ -109,9 +109,9 @@ class Ensemble(Strategy):
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the mean target weights [N]. Raises CheckpointError if the market lacks data that the members need."""
+        """Return the mean of the agents' weights [N]. Raises CheckpointError if the market lacks data they need."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
-            text = f"{self.name} needs the columns {', '.join(absent)}; pass a table with these columns as extra="
+            text = f"{self.name} needs the columns {', '.join(absent)}; load the market with extra= and a table of them"
             raise CheckpointError(text, argument="extra")
         what = "features"
         try:
@@ -119,11 +119,11 @@ class Ensemble(Strategy):
             what = "an anchor"
             anchor = anchor_of_view(view, self.anchor) if self.trading.around else None
         except InputError as error:
-            raise CheckpointError(f"{self.name} was trained with {what} not available here: {error}") from error
+            raise CheckpointError(f"{self.name} was trained with {what} that this market lacks: {error}") from error
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} needs {lacking}, but the market lacks columns for them; load open, high, low and volume"
+                f"{self.name} needs the features {lacking}, whose columns are missing; load open, high, low and volume"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
@@ -137,7 +137,7 @@ class Ensemble(Strategy):
     def save(
         self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
-        """Write a folder atomically: `ensemble.json`, checkpoints, and the files `beside` (file name -> content)."""
+        """Write the ensemble to a folder atomically. `beside` has further files for the folder: name -> content."""
         names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
         save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
@@ -147,7 +147,7 @@ class Ensemble(Strategy):
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
     """Load an ensemble from a folder. `features` are the user's feature functions on which the agents were trained.
 
-    Raises CheckpointError for a damaged folder, for another format, and if a feature function is not in `features`.
+    Raises CheckpointError for a damaged folder, another format, and feature functions that `features` does not have.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":

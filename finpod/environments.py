@@ -1,4 +1,4 @@
-"""`make_env`: create environments of the task with a given name, as a gymnasium vector environment."""
+"""`make_env`: creates the environments of a task, given by its name, as a gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS = (STOCKS, *NAMES)
 
 
 def require_settings(task: str, settings: Iterable[str], known: Sequence[str]) -> None:
-    """Raise InputError for a setting that the task does not have."""
+    """Raise InputError if a name in `settings` is not among `known`, the names of the settings that `task` has."""
     for name in settings:
         if name not in known:
             hint = did_you_mean(name, known, f"choose from {', '.join(known)}")
@@ -48,7 +48,7 @@ def make_env(
     """Return `num_envs` parallel environments of a task as a gymnasium vector environment.
 
     Observations and rewards are tensors on `device`. With `numpy=True` they are numpy arrays with one row for each
-    environment. Then the vector wrappers of gymnasium that accept `AutoresetMode.SAME_STEP` can be used.
+    environment. Vector wrappers of gymnasium need these arrays, and must accept `AutoresetMode.SAME_STEP`.
 
     The task "stocks" trades `market` from `start` to `end`. Its `settings` are fields of `TradingConfig`, such as
     hold=1, action="softmax" or start_groups=64. The setting `anchor` may also be an array of weights [T, N]. The
@@ -56,10 +56,10 @@ def make_env(
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5. Their
     `settings` are variant="standard", "full" or "fast" (see `finpod.envs.locomotion.specs`), `threads` (number of
-    threads of the physics engine) and `max_failures` (see `LocomotionEnv`).
+    threads of the physics engine) and `max_failures` (number of failed simulations that are tolerated).
 
-    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, a
-    locomotion task with an argument that only "stocks" takes, an invalid seed, and an unavailable device.
+    `seed` is a whole number from 0 to 2**64 - 1. Raises InputError for an unknown task or setting, a missing market, an
+    invalid seed, an unavailable device, and a locomotion task with an argument that only "stocks" takes.
     """
     require_choice("task", task, TASKS)
     window: dict[str, Any] = {"start": start, "end": end, "features": features, "fill": fill}

@@ -14,7 +14,7 @@ def first_line(error: BaseException) -> str:
 
 
 def with_kind(error: BaseException) -> str:
-    """Return the first line of an error's text, preceded by the class name unless it is a FinpodError."""
+    """Return the first line of an error's text. Except for a FinpodError, the name of its class precedes the line."""
     line, kind = first_line(error), type(error).__name__
     return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"
 
@@ -23,7 +23,7 @@ class FinpodError(Exception):
     """Base class of the exceptions of finpod. The text is one line that names the bad value and says how to correct it.
 
     After such an error, a command exits with code 2. `argument` is the name of the bad argument or setting, or None.
-    Texts use Python names such as `fee_bps` or `overwrite=True`. The command line shows its options instead.
+    Texts use Python names such as `fee_bps` or `overwrite=True`. A command prints its options instead.
     """
 
     def __init__(self, text: str = "", argument: str | None = None) -> None:
@@ -48,7 +48,7 @@ class CheckpointError(FinpodError):
 
 
 class EngineError(FinpodError):
-    """Raised if the executor that trains the agents, such as Ray, fails. The run can be resumed; finished work is kept.
+    """Raised if the executor that trains the agents, such as Ray, fails. The run can be resumed from the finished work.
 
     The text of the error is `what`, which names the executor and the cause, followed by `advice`.
     """
@@ -73,7 +73,7 @@ def did_you_mean(word: str, choices: Iterable[str] | Mapping[str, str], otherwis
 
 
 def require_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-    """Raise InputError unless `value` is a finite number from `low` to `high`; with `whole`, a whole number."""
+    """Raise InputError unless `value` is a finite number from `low` to `high`. If `whole` is True, it must be whole."""
     number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not (number and low <= value <= min(high, sys.float_info.max)):
         least = "above 0" if low == 1e-12 else f"of at least {low:g}"  # 1e-12 stands for the least positive number
@@ -82,7 +82,7 @@ def require_number(name: str, value: Any, low: float, high: float = math.inf, *,
 
 
 def require_choice(name: str, value: Any, choices: Sequence[str], more: str = "") -> None:
-    """Raise InputError unless `value` is one of `choices`; `more` says what else is allowed."""
+    """Raise InputError unless `value` is one of `choices`. The text `more` tells the user what else can be passed."""
     if value not in choices:
         hint = did_you_mean(str(value), choices, f"choose one of {', '.join(choices)}{more}")
         raise InputError(f"{name} is {value!r}; {hint}", argument=name)

@@ -31,14 +31,14 @@ KINDS = {
     EXPORT: "an export",
     WALK_FORWARD: "a walk-forward",
 }
-"""Marker file of an output folder -> name of this kind of folder in messages."""
+"""Name of the marker file, by which an output folder is recognised -> text for this kind of folder in messages."""
 _PARTS = re.compile(
     r"member-\d+\.pt|log-\d+\.jsonl|segment-[\d-]+|run\.json|SHA256SUMS|"
     r"(returns|trades|weights|fan|bars|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"
 )
-"""Names of the files and folders that an output folder may contain besides its marker file."""
+"""Names that files and folders in an output folder may have, besides the marker file."""
 UNFINISHED = ".unfinished"
-"""Suffix of the folder that holds a run until it is finished: OUT.unfinished for the output folder OUT."""
+"""Suffix of the folder of an unfinished training run: OUT.unfinished for the output folder OUT."""
 
 Progress = Callable[[str, float], None]
 """Function that receives a description of the current step, and the fraction of the work that is done, from 0 to 1."""
@@ -71,8 +71,9 @@ def write_text(path: Path, content: str) -> None:
 def require_free(path: Path, overwrite: bool, marker: str | None = None) -> None:
     """Raise InputError unless the folder `path` can be written. Call this function before a long computation.
 
-    With `overwrite`, the folder may exist if it is empty, or contains one output of finpod of the kind `marker` and
-    nothing else. `marker` is a key of `KINDS`; None allows any kind. The current folder and its parents are refused.
+    Without `overwrite`, the folder must not exist. With `overwrite`, an existing folder must be empty, or contain one
+    output of finpod and nothing else. `marker`, a key of `KINDS`, is the kind of output that may be overwritten; None
+    allows any kind. The current folder and the folders above it are refused.
     """
     with _writing(path):
         here = Path.cwd()
@@ -93,7 +94,7 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder. It is renamed to `path` after the block, or removed if the block raises an error.
+    """Yield a temporary folder. After the block it is renamed to `path`; if the block raises an error, it is removed.
 
     With `overwrite`, an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError
     if `path` must not be replaced or cannot be written.
@@ -116,9 +117,9 @@ def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def locked(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
     """Lock a file or folder while the block runs, and yield True.
 
-    Several processes may have a shared lock, but only one may have an exclusive lock. A lock ends with its process. An
-    exclusive lock creates a missing file. Raises BlockingIOError if `wait` is False and another process has the lock.
-    If the lock cannot be set (Windows, some network drives, a missing file with `shared`), False is yielded.
+    Several processes may have a shared lock at once. An exclusive lock excludes all other locks, and creates a missing
+    file. A lock ends with its process. Raises BlockingIOError if `wait` is False and another process has the lock.
+    Yields False if no lock can be set: on Windows, on some network drives, and with `shared` for a missing file.
     """
     with ExitStack() as stack:
         is_locked = False
@@ -166,14 +167,17 @@ def _require_own(path: Path, marker: str | None) -> None:
     for name in entries:
         if name != mark and not _PARTS.fullmatch(name):
             raise InputError(
-                f"{path} holds {name!r}, which is not part of {KINDS[mark]}, so overwrite=True fails; move {name!r} out"
+                f"{path} holds {name!r}, which is not part of {KINDS[mark]}; to use overwrite=True, move {name!r} out"
             )
         if (path / name).is_dir():  # a segment of a walk-forward
             _require_own(path / name, ENSEMBLE)
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists and `overwrite` is False, OSError if no folder can be created in its parent."""
+    """Raise InputError if `path` exists and `overwrite` is False, or if it lies in a file instead of a folder.
+
+    Raises OSError if nothing can be created in the folder of `path`, which is tested with a temporary folder.
+    """
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")
     parent = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
@@ -202,31 +206,32 @@ def replace_folder(path: Path, fresh: Path) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Return package -> version, or 'not installed' for a missing package. 'python' is the Python interpreter."""
+    """Return package -> version; 'not installed' for a missing package. 'python' stands for the Python interpreter."""
     from importlib import metadata
 
     versions = {"python": platform.python_version()}
     for name in packages:
-        with suppress(metadata.PackageNotFoundError):  # for example, finpod is imported from a source tree
+        with suppress(metadata.PackageNotFoundError):  # for example finpod, if it is imported from a source tree
             versions.setdefault(name, metadata.version(name))
     return {name: versions.get(name, "not installed") for name in packages}
 
 
 def to_json(value: Any) -> str:
-    """Return mappings, sequences, numpy values, dates, paths and plain values as JSON, with sorted keys and a newline.
+    """Return a value as JSON text with sorted keys and a final newline.
 
-    NaN and infinities become null. Raises TypeError for other values.
+    The value may consist of mappings, lists, tuples, numpy values, dates, paths and plain values. NaN and infinities
+    become null. Raises TypeError for other values.
     """
     return json.dumps(json_values(value), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def to_json_line(value: Any) -> str:
-    """Return `to_json` on a single line, without the newline."""
+    """Return a value as `to_json` does, but on a single line and without a newline."""
     return json.dumps(json_values(value), sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
 def json_values(value: Any) -> Any:
-    """Return a value with only the types that JSON has, as `to_json` writes it. Other types are left unchanged."""
+    """Return a value converted to the types of JSON, as `to_json` writes it. Values of unknown types are unchanged."""
     if type(value) is float:  # most values of a log
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or the folder of a trained ensemble."""
 STRATEGIES = Path("strategies")
-"""Folder that is searched for similar names if a strategy does not exist. It is relative to the current folder."""
+"""Folder with the names that an error suggests for an unknown strategy. It is relative to the current folder."""
 _KINDS = f"a .py file, the folder of a trained ensemble or one of {', '.join(RULES)}"
 
 
@@ -78,8 +78,8 @@ def load_task(spec: str | PathLike[str]) -> Task:
     """Return the task of a file. `spec` is `file.py`, or `file.py:ClassName` if the file defines several tasks.
 
     The file runs as a separate module, and the class is called without arguments. If `spec` names no class, only
-    classes with all members in `NEEDED` count as tasks. Raises InputError for a missing file or an incomplete task.
-    Raises StrategyError if running the file or the class fails, and if not exactly one class fits `spec`.
+    classes that have all members in `finpod.rl.task.NEEDED` count as tasks. Raises InputError for a missing file or an
+    incomplete task. Raises StrategyError if the file or the class fails, and if no class or several classes fit `spec`.
     """
     from finpod.rl.task import NEEDED, Task, require_task
 
@@ -90,9 +90,9 @@ def load_task(spec: str | PathLike[str]) -> Task:
 
 
 def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
-    """Return the public functions that a Python file defines, except those named like a built-in feature.
+    """Return the feature functions of a Python file: its public functions, except those named like a built-in feature.
 
-    Raises InputError if the file does not exist, and StrategyError if it cannot be run or defines no such function.
+    Raises InputError if the file does not exist, and StrategyError if it cannot be run or has no feature function.
     """
     from finpod.features.panel import FEATURES
 
@@ -107,13 +107,13 @@ def load_features(path: Path) -> list[Callable[[MarketData], Array]]:
     ]
     if not features:
         raise StrategyError(
-            f"{path} defines no feature function; add a public function of a market, not named like a built-in feature"
+            f"{path} defines no feature function; add a public function that takes a market and has a name of its own"
         )
     return features
 
 
 def _module(path: Path) -> ModuleType:
-    """Run a file as a new module with a unique name, without writing bytecode or changing `sys.path`."""
+    """Run a file, and return it as a module with a unique name. Writes no bytecode, and leaves `sys.path` unchanged."""
     name = f"finpod_strategy_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
@@ -131,7 +131,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _place(error: BaseException, path: Path) -> str:
-    """Return the error as 'line 3: NameError: ...'. The line is that of the last traceback entry in the file `path`."""
+    """Return an error as 'line 3: NameError: ...'. The line is the last line of the file `path` in the traceback."""
     reason = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else with_kind(error)
     reached = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else (reached or [None])[-1]
@@ -139,13 +139,17 @@ def _place(error: BaseException, path: Path) -> str:
 
 
 def file_and_class(spec: str | PathLike[str]) -> tuple[Path, str]:
-    """Return (path, class name) of file.py:Class. The class name is empty if `spec` names none."""
+    """Return (path, class name) for `spec`, such as 'file.py:Class'. If `spec` has no class, the class name is ''."""
     file, _, wanted = str(spec).rpartition(":")
     return (Path(file), wanted) if file.endswith(".py") else (Path(spec), "")
 
 
 def _made(path: Path, wanted: str, base: type, needed: Sequence[str] = ()) -> Any:
-    """Return an instance of class `wanted`; if that is '', of the only subclass of `base` with all members `needed`."""
+    """Return an instance of the class `wanted`, a subclass of `base` in the file `path`.
+
+    If `wanted` is '', the class is the only subclass of `base` in the file that has all members in `needed`. Raises
+    StrategyError if no class or several classes fit, and if the file or the class fails.
+    """
     noun, module = base.__name__.lower(), _module(path)
     classes = [kind for kind in vars(module).values() if inspect.isclass(kind) and kind.__module__ == module.__name__]
     kinds = {kind.__name__: kind for kind in classes if issubclass(kind, base)}

@@ -17,16 +17,17 @@ from finpod.rl.policy import Policy
 from finpod.rl.task import Score, Space, Task
 
 EPISODES = 20
-"""Number of episodes of an evaluation."""
+"""Number of episodes in which a policy is evaluated."""
 EVALUATION_SEED = 2**32 - 1
 """Seed of the initial states of an evaluation. Training uses other seeds."""
 PPO = {
     "learning_rate": 1e-3, "gamma": 0.99, "gae_lambda": 0.95, "num_steps": 32, "update_epochs": 10,
     "num_minibatches": 8, "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
 }  # fmt: skip
-"""PPO settings (`Spec.ppo` replaces some): rollouts of 2,048 steps, minibatches of 256, no limit on KL divergence."""
+"""PPO settings: rollouts of 2,048 steps, minibatches of 256 steps, and in effect no limit on the KL divergence. The
+settings in a task's `Spec.ppo` replace these."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
-"""Bounds between which a tournament chooses PPO settings at random."""
+"""PPO setting -> bounds between which a tournament draws its value at random."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,7 +36,7 @@ class LocomotionTask(Task):
 
     name: str
     variant: str = "standard"
-    """'standard', 'full' (contact forces) or 'fast' (cheaper integrator). Scores of variants are not comparable."""
+    """'standard', 'full' (observes contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
     threads: int | None = None
     """Number of physics threads; it does not affect results. None: OMP_NUM_THREADS if set, else all usable cores."""
     device: str = "cpu"
@@ -61,7 +62,7 @@ class LocomotionTask(Task):
         return make_locomotion(self.name, num_envs, action_scale=self.definition.action_limit, **options)
 
     def score(self, policy: Policy) -> Score:
-        """Return the score of 20 deterministic episodes: mean, deviation and minimum of the return; mean length."""
+        """Return the mean, deviation and minimum of the return, and the mean length, of 20 deterministic episodes."""
         returns, lengths = episodes(self.env(EPISODES, EVALUATION_SEED, policy.log_std.device), policy)
         figures = {"mean_return": returns.mean(), "sd_return": returns.std(), "worst_return": returns.min()}
         figures["mean_length"] = lengths.double().mean()
@@ -72,7 +73,7 @@ class LocomotionTask(Task):
         return Space(start={"hidden": 64, "log_std_init": -0.5}, choices={"hidden": (64, 128)}, learner=BOUNDS)
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the settings of PPO for the first agent (results: backtests/README.md); empty for other learners."""
+        """Return the first agent's settings of PPO; empty for other learners. See backtests/README.md for results."""
         return {**PPO, **self.definition.ppo} if learner == "ppo" else {}
 
     def header(self) -> dict[str, Any]:
@@ -81,11 +82,11 @@ class LocomotionTask(Task):
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
-        """Return what scores depend on: variant, sizes, integrator, solver and version of the physics engine."""
+        """Return the data on which scores depend: task, variant, and integrator, solver and version of the engine."""
         spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
         return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 
 
 def task_of(spec: Mapping[str, Any], threads: int | None = None) -> LocomotionTask:
-    """Return the task that the spec of a saved agent describes."""
+    """Return the task of a saved agent. `spec` is the result of `LocomotionTask.spec` that was saved with the agent."""
     return LocomotionTask(name=str(spec["task"]), variant=str(spec["variant"]), threads=threads)

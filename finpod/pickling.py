@@ -19,7 +19,7 @@ LOCKS = type(threading.Lock()), type(threading.RLock())
 
 
 class ByValue(cloudpickle.Pickler):
-    """Pickler that includes the code and the file names of the user's modules. Caches of functions are left out."""
+    """Pickler that stores the code and file names of the user's modules, but not the values cached by `lru_cache`."""
 
     dispatch_table: ClassVar[Any] = ChainMap({CodeType: lambda code: _named(code)}, cloudpickle.Pickler.dispatch_table)
 
@@ -50,7 +50,8 @@ class ByValue(cloudpickle.Pickler):
 def dumps_by_value(value: Any) -> bytes:
     """Return a pickle that includes the code of the user's modules, such as a script or a notebook.
 
-    Code of finpod, the standard library and installed packages is stored by name. The reader must have it installed.
+    Code of finpod, the standard library and installed packages is stored by name only. It must be installed where the
+    pickle is loaded.
     """
     ByValue(buffer := io.BytesIO()).dump(value)
     return buffer.getvalue()

@@ -20,9 +20,9 @@ READERS = 16
 class Store:
     """A folder on this machine, or at a URL that pyarrow or fsspec can open, such as s3://bucket/runs.
 
-    File names may contain slashes. Objects at a URL cannot be appended to. There, `append` writes a new object in the
-    folder NAME.parts, and `read` joins the objects. Methods raise InputError, which names the file, if a file cannot be
-    written, read or removed. The constructor raises InputError if `place` is a file, or a URL that cannot be opened.
+    File names may contain slashes. Objects at a URL cannot grow. There, `append` writes a new object into the folder
+    NAME.parts, and `read` joins these objects. If a file cannot be written, read or removed, methods raise InputError
+    with its name. The constructor raises InputError if `place` is a file, or a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -71,7 +71,7 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Return FOLDER/NAME of each visible file directly in a folder, sorted; [] if the folder does not exist."""
+        """Return the sorted names FOLDER/NAME of the visible files directly in a folder, [] if it does not exist."""
         names = [entry.base_name for entry in self._listed(folder) if entry.is_file]
         return [f"{folder}/{name}" if folder else name for name in sorted(names) if not name.startswith(".")]
 
@@ -103,7 +103,7 @@ class Store:
 
     @contextmanager
     def _named(self, verb: str, name: str) -> Iterator[None]:
-        """Turn errors of the file system into an InputError that names the file. Keep FileNotFoundError on reading."""
+        """Turn an OSError or ValueError into an InputError that names the file. On reading, keep FileNotFoundError."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -129,7 +129,7 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _opened(place: str) -> fs.SubTreeFileSystem:
-    """Return the file system of a folder or URL, with paths relative to this folder."""
+    """Return the file system of a folder or URL. Its paths are relative to the folder or URL."""
     if place.startswith("file://") and not place.startswith("file:///"):
         raise InputError(f"{place} names another machine; write a path such as /data/runs, or file:///data/runs")
     url = place if "://" in place else Path(place).absolute().as_uri()

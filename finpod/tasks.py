@@ -32,15 +32,15 @@ from finpod.trading.simulate import Path, simulate
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Names of the costs that the setting 'cost_factor' of an agent scales in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the setting 'cost_factor'."""
+"""Bounds of the setting 'cost_factor', by which the costs of an agent in training are multiplied."""
 DISCOUNT = 0.87
-"""Discount of PPO per bar; 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
+"""Discount of PPO per bar, or 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
 """Bounds between which a tournament chooses PPO settings. They replace the entries of `finpod.rl.PPO.bounds`."""
 HIDDEN = (16, 32, 64)
-"""Widths of the network of a new agent."""
+"""Widths of the network from which a tournament chooses."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,7 +55,7 @@ class StockTask(Task):
     validation: tuple[int, int]  # first and last row
     device: str = "cpu"  # device that holds the features and masks
     observed: tuple[str, ...] | None = None  # features that this agent observes. None: all
-    practice: TradingConfig | None = None  # for training: `trading` with the agent's reward and costs. None: `trading`
+    practice: TradingConfig | None = None  # for training: `trading` with this agent's reward and costs. None: `trading`
     name: str = field(init=False, default="stocks")
     measure: str = field(init=False, default=BOUND)
     num_inputs: int = field(init=False)
@@ -85,7 +85,7 @@ class StockTask(Task):
 
     @cached_property
     def own_panel(self) -> Panel:
-        """The panel with only the features in `observed`, in the panel's order."""
+        """The features that this agent observes: those of `panel` in `observed`, in the panel's order."""
         panel = self.panel
         if self.observed is None or self.observed == panel.names:
             return panel
@@ -94,7 +94,7 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return features [T, N, F], mask [T, N] of members with a bar, and anchor [T, N] or None if it is not used."""
+        """Return features [T, N, F], the mask [T, N] of members with a bar, and the anchor [T, N], None if not used."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), panel.among.to(device), anchor)
@@ -132,12 +132,12 @@ class StockTask(Task):
         costs = replace(trading.costs, **{name: getattr(trading.costs, name) * factor for name in VARIED_COSTS})
         practice = replace(trading, reward=reward, reward_scale=scale, costs=costs)
         task = replace(self, observed=None if features is None else tuple(features), practice=practice)
-        # computed once for all agents
+        # these are computed once for all agents
         vars(task).update(execution=self.execution, panel=self.panel, _baselines=self._baselines)
         return task
 
     def space(self) -> Space:
-        """Return the space of an agent's settings: features, network width, reward, and factor on costs in training."""
+        """Return the search space of settings: network width, features, reward, cost factor, and bounds for PPO."""
         return Space(
             start={"hidden": PolicySpec.hidden, "features": None, "reward": None, "cost_factor": 1.0},
             ranges={"cost_factor": COST_FACTOR},
@@ -147,15 +147,15 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the settings of PPO; empty for other learners. `gamma` is `DISCOUNT`, converted to decisions."""
+        """Return the first agent's settings of PPO; empty for other learners. `gamma` is `DISCOUNT` per decision."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
-        """Return the score of the deterministic policy in validation: metrics and returns [n], net of all costs."""
+        """Return the score of a policy's mean actions in validation: metrics and returns [n], net of all costs."""
         return self.score_of(self.play(policy, self.validation), self.validation)
 
     def play(self, policy: Policy, window: tuple[int, int]) -> Path:
-        """Return the path of the deterministic policy on a window (first row, last row), on the CPU, with `trading`."""
+        """Return the path of an account that follows a policy's mean actions in a window (first row, last row)."""
         execution, panel, trading = self.execution, self.own_panel, self.trading
 
         def decide(k: int, row: int, seen: Account) -> Tensor | None:
@@ -170,13 +170,13 @@ class StockTask(Task):
         return Path(*map(Tensor.cpu, simulate(execution, *window, decide, trading)))
 
     def score_of(self, path: Path, window: tuple[int, int]) -> Score:
-        """Return the score of a path on a window (first row, last row): `metrics`, `active_figures` and returns."""
+        """Return the score of an account's path in a window (first row, last row): metrics, active metrics, returns."""
         equity, periods = path.equity.numpy(), self.market.periods_per_year
         active = active_figures(path, self.baseline_path(window), self.execution, window[0], periods)
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of an account that holds the anchor. It trades when agents do, at the same costs; no caps."""
+        """Return the path of an account that holds the anchor. It trades when agents do, at their costs, uncapped."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
@@ -191,11 +191,11 @@ class StockTask(Task):
         return {}
 
     def baseline(self) -> Array:
-        """Return [n] validation returns of `baseline_path`."""
+        """Return the validation returns [n] of the account that holds the anchor."""
         return simple_returns(self.baseline_path(self.validation).equity.numpy())
 
     def spec(self) -> dict[str, Any]:
-        """Return the task data that an ensemble needs: features, scaling, trading settings, windows and data hash."""
+        """Return the data on the task that an ensemble needs: features, scaling, trading settings, windows, ..."""
         day, panel = [f"{date!s:.10}" for date in self.market.dates], self.own_panel
         return {
             "task": self.name,
@@ -212,8 +212,8 @@ class StockTask(Task):
         }
 
     def header(self) -> dict[str, Any]:
-        """Return entries for the log: 'task', which must not change when the run is resumed, 'undefined' (features with
-        missing values), 'data_title', and 'baseline', the validation returns of `baseline_path`."""
+        """Return entries for the log: 'task', which must not change on resuming the run; 'undefined', the features
+        with missing values; 'data_title'; and 'baseline', the validation returns of an account with the anchor."""
         spec, fixed = self.spec(), ("features", "trading", "fill", "windows", "training_data_hash")
         return {
             "task": {name: spec[name] for name in fixed} | self.market.frequency,
@@ -223,7 +223,7 @@ class StockTask(Task):
         }
 
     def to_shared(self) -> dict[str, Any]:
-        """Return the task and the arrays of its panel and execution, to be sent to other processes."""
+        """Return the task, and the arrays of its panel and execution, as values to send to other processes."""
 
         def arrays(part: Any) -> dict[str, Any]:
             values = {one.name: getattr(part, one.name) for one in fields(part)}
@@ -285,12 +285,12 @@ def make_stock_task(
     known = market.rows(0, rows["validation"][1] + 1)
     # delistings after validation are unknown and must not change the hash of the data
     known = replace(known, last_bar=np.minimum(known.last_bar, known.dates[-1]))
-    seen = (known.member & known.has_bar).any(axis=0)  # members before training count: the market return includes them
+    seen = (known.member & known.has_bar).any(axis=0)  # also members before training: the market return includes them
     if not seen.any():
         raise InputError("no member has a price by the end of validation; choose later dates")
     task = StockTask(
         market=known.select([known.tickers[column] for column in np.flatnonzero(seen)]), trading=trading, fill=fill,
         features=features, train=rows["train"], validation=rows["validation"], device=device,
     )  # fmt: skip
-    _ = task.anchor, task.execution.impact_for(trading.costs)  # raise before anything is trained
+    _ = task.anchor, task.execution.impact_for(trading.costs)  # raises errors before anything is trained
     return task

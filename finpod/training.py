@@ -81,10 +81,10 @@ def train(
     """Train agents on a task in a tournament and save the best in the folder `out`.
 
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
-    later row is read. `features`, `costs`, `hold` (bars between decisions), `action`, `fill` and further keywords
-    (the fields of `TradingConfig`) define the task. The keyword `anchor` may be weights [T, N], which become the column
-    `extra:anchor` of the market. Features that are undefined on more than half of the training bars are dropped. Their
-    names go to `watch`, or else `progress`, or else a warning. The call returns the selected agents as an `Ensemble`.
+    later row is read. `features`, `costs`, `hold` (bars from one decision to the next), `action`, `fill` and
+    further keywords (the fields of `TradingConfig`) define the task. The keyword `anchor` may also be weights [T, N] of
+    N assets in T bars. They become the column `extra:anchor` of the market. Features that are undefined on more than
+    half of the members' training bars are dropped. The call returns the selected agents as an `Ensemble`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
     the `variant` "standard", "full" or "fast". Any other task is an instance of `finpod.rl.task.Task`. For all these
@@ -93,18 +93,22 @@ def train(
     `learner` is a name in `finpod.rl.LEARNERS`. `config` holds the settings of the first agent. `steps` is the number
     of environment steps of an agent (default: that of the task), rounded to whole rollouts. The tournament trains
     `agents` agents in `rounds` rounds, and selects `keep` of them. After each round, changed copies of strong agents
-    replace weak ones. With `seeds` > 1, the tournament is run that many times, with seed, seed + 1, ..., and the
-    selected agents of all tournaments are kept. `plan` has the values of `steps`, `agents`, `rounds`, `keep` and `seed`
-    that are not given, and other settings, such as mode and stop rules. `pods` says where agents train.
+    replace weak ones. With `seeds` > 1, so many tournaments are run, with the seeds seed, seed + 1, ... The
+    selected agents of all tournaments are kept. `plan` has further settings, such as mode and stop rules. It also has
+    the values of `steps`, `agents`, `rounds`, `keep` and `seed` where these arguments are not given. `pods` says if
+    agents train in this process or on Ray, and with how many CPUs and GPUs.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
     continues this run with the same settings. `fork` starts from a copy of another unfinished run. The fork must keep
     its task, learner, threads, seeds and steps per round; other settings may change. The log records the settings, the
-    arguments of `load_market` and the values `metadata`, so a run can be resumed by name. `progress` is called with a
-    step's name and the fraction done, `watch` with the `Scheduler`.
+    arguments of `load_market` and the values `metadata`, so a run can be resumed by name.
 
-    With `check`, nothing is trained or written. The call computes the features, connects to Ray or starts it (if
-    `pods` uses Ray), raises the errors that would prevent training, and returns None.
+    `progress` is called with the name of the current step and the fraction done, and `watch` is called with the
+    `Scheduler`. The names of dropped features go to `watch`. Without `watch`, they go to `progress`. Without
+    both, they are issued as a warning.
+
+    With `check`, nothing is trained or written. The call computes the features, and connects to Ray or starts it, if
+    `pods` uses Ray. It raises the errors that would prevent training, and returns None.
 
     Raises InputError for windows that overlap or lie outside the data, unknown tasks, learners and settings, a task
     object that lacks a member, a `market` for a task without a market, an `out` that exists (unless `overwrite`), an
@@ -156,7 +160,8 @@ def _learning_task(
 ) -> Task:
     """Return the task for the arguments of `train`.
 
-    Raises InputError for an unknown learner, a config of another learner, and a task that lacks a needed gradient.
+    Raises InputError for an unknown learner, a `config` of another learner, and a task without the gradient that the
+    learner needs.
     """
     require_choice("learner", learner, tuple(LEARNERS))
     kind, needs = LEARNERS[learner].Config, LEARNERS[learner].needs_gradient
@@ -166,7 +171,8 @@ def _learning_task(
     if not isinstance(task, str):
         learning = _task_without_market(task, of_market, settings)
     else:
-        # accounts on the same days would repeat each other; few accounts with frequent updates learn faster on the CPU
+        # Accounts on the same days would be copies of each other, so each starts on a day of its own. Few accounts with
+        # frequent updates learn faster on the CPU.
         own_days = {"start_groups": None, "num_envs": EXACT_ENVS} if needs else {}
         learning = _stock_task(device, **of_market, **(own_days | dict(settings)))
     if needs and (what := learning.undifferentiable):
@@ -196,7 +202,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute features. Return remarks on dropped features, and on a `max_weight` that leaves some of the cash idle.
+    """Compute the features. Return remarks on dropped features, and on a `max_weight` with which some cash stays idle.
 
     Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
     gradient has rollouts longer than the training window.
@@ -234,7 +240,7 @@ def own_functions(features: Features) -> list[Any]:
 
 
 def _entry(out: Path, storage: str | None, features: Any, **others: Any) -> dict[str, Any]:
-    """Return the fields of `Recorded` that a log stores besides its header."""
+    """Return the entry 'run' of a log, which has what is needed to resume the run. `Recorded` describes its fields."""
     place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
     functions = [name_of(one) for one in own_functions(features)]
     if features is not None and not isinstance(features, str):
@@ -272,7 +278,7 @@ def _ensemble(
 
 
 def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Return rows of 'agent', 'window' and the figures `ACTIVE`, for the ensemble and its members in both windows."""
+    """Return rows with 'agent', 'window' and the metrics `ACTIVE`: the ensemble and each agent in both windows."""
     execution, lines = build_execution(task.market, task.fill), []
     for window, rows in (("training", task.train), ("validation", task.validation)):
         seen = Window(market=task.market, execution=execution, first=rows[0], last=rows[1])
@@ -289,7 +295,7 @@ def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> 
 
 
 def _trained_run(out: Path, overwrite: bool, device: str, runs: Sequence[Run], logs: Mapping[str, bytes]) -> TrainedRun:
-    """Save the selected agents of all tournaments as a trained run, the best first."""
+    """Save the selected agents of all tournaments, the best first, in the folder `out`. Return them as a TrainedRun."""
     chosen = sorted((pair for one in runs for pair in one.chosen), key=lambda pair: -pair[0].score)
     content = {
         "format": FORMAT,
