@@ -29,8 +29,8 @@ BUDGETS = {
     "envs": 1370,
     "rl": 2590,
     "workers": 1030,
-    "evidence backtesting comparison": 2505,
-    "tournament walkforward": 2620,
+    "evidence backtesting": 2505,
+    "tournament walkforward training": 2620,
     "report": 1600,
     "deploy bench cli __main__": 2850,
     "spine": 6500,
@@ -164,7 +164,7 @@ def test_imports_form_no_circle():
 def test_modules_are_short_and_packages_keep_to_their_budgets():
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     assert {module: count for module, count in lines.items() if count > MODULE_LINES} == {}
-    tops = {module for module, path in MODULES.items() if path.parent == PACKAGE and module != "__main__"}
+    tops = {module for module, path in MODULES.items() if path.parent == PACKAGE} - set(" ".join(BUDGETS).split())
     groups = {name: set(name.split()) for name in BUDGETS} | {"top level": tops, "spine": set(SPINE.split())}
     sizes = {name: sum(lines[m] for m in MODULES if part_of(m, group)) for name, group in groups.items()}
     sizes["spine"] -= sum(lines[m] for m in MODULES if part_of(m, BESIDE_THE_SPINE))
