@@ -182,8 +182,8 @@ class StockTask(Task):
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:
                 return None if k % self.trading.hold else self.anchor[row]
 
-            terms = replace(self.trading.uncapped, whole_shares=False)
-            self._baselines[window] = Path(*map(Tensor.cpu, simulate(self.execution, *window, decide, terms)))
+            path = simulate(self.execution, *window, decide, self.trading.uncapped)
+            self._baselines[window] = Path(*map(Tensor.cpu, path))
         return self._baselines[window]
 
     @cached_property

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from finpod.active import ACTIVE
 from finpod.devices import pick_device
 from finpod.ensemble import Ensemble
 from finpod.environments import STOCKS, TASKS, require_settings
 from finpod.errors import InputError, require_choice, require_number
-from finpod.features.panel import Features, name_of
+from finpod.features.panel import Features, Kind, Scaling, compute, name_of
 from finpod.files import ENSEMBLE, TRAINED, Progress, require_free
 from finpod.locomotion import LocomotionTask
 from finpod.market.data import DateLike, MarketData
@@ -121,6 +123,7 @@ def train(
             raise InputError(f"{name} is {value!r:.60}; pass an instance of {kind.__name__}", argument=name)
     sizes: Any = {"agents": agents, "rounds": rounds, "keep": keep, "steps": steps, "seed": seed}
     pods, plan = pods or Pods(), replace(plan or Plan(), **{k: size for k, size in sizes.items() if size is not None})
+    features = list(features) if isinstance(features, Iterator) else features
     if isinstance(task, str) and task != STOCKS:
         require_choice("task", task, TASKS, ", or give a task of your own")
         task = LocomotionTask(name=task, variant=settings.pop("variant", "standard"))
@@ -147,8 +150,8 @@ def train(
     if check:
         open_executor(setups[0], pods).close()
         return None
-    loaded = {} if market is None else market.origin
-    entry = _entry(out, storage, features, seeds=[one.plan.seed for one in setups], market=loaded, metadata=metadata)
+    beside = {"market": {} if market is None else market.origin, "metadata": metadata}
+    entry = _entry(out, storage, learning, features, seeds=[one.plan.seed for one in setups], **beside)
     make = partial(_ensemble, features) if isinstance(learning, StockTask) else _trained_run
     finish: Any = partial(make, out, overwrite, used)
     tell = progress or (lambda doing, share: None)
@@ -239,12 +242,27 @@ def own_functions(features: Features) -> list[Any]:
     return [one for one in ([features] if callable(features) else features or ()) if callable(one)]
 
 
-def _entry(out: Path, storage: str | None, features: Any, **others: Any) -> dict[str, Any]:
+def statistics_of(features: Features, market: MarketData) -> dict[str, str]:
+    """Return name -> mean and standard deviation of each feature that is a function, over all bars of the members.
+
+    A run is not resumed if they have changed: a function of the same name is then another function.
+    """
+    if not (own := own_functions(features)):
+        return {}
+    among, names = torch.tensor(market.member & market.has_bar), [name_of(one) for one in own]
+    kinds: list[Kind] = ["pooled"] * len(own)
+    scaling = Scaling.fit(compute(market, own), among, 0, len(market.dates), names=names, kinds=kinds)
+    return {
+        name: f"mean {mean:.6g}, sd {sd:.6g}" for name, mean, sd in zip(names, scaling.mean, scaling.sd, strict=True)
+    }
+
+
+def _entry(out: Path, storage: str | None, task: Task, features: Any, **others: Any) -> dict[str, Any]:
     """Return the entry 'run' of a log, which has what is needed to resume the run. `Recorded` describes its fields."""
     place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
-    functions = [name_of(one) for one in own_functions(features)]
+    functions = statistics_of(features, task.market) if isinstance(task, StockTask) else {}
     if features is not None and not isinstance(features, str):
-        features = functions if callable(features) else [name_of(one) for one in features]
+        features = [name_of(one) for one in ([features] if callable(features) else features)]
     return {"out": str(out.absolute()), "storage": place, "features": features, "functions": functions, **others}
 
 
@@ -267,7 +285,11 @@ def _ensemble(
             "dropped": dict(panel.dropped),
             "undefined": dict(panel.undefined),
         },
-        log=[row_of(trial, one.setup) | {"returns": trial.returns.tolist()} for one in runs for trial in one.board.log],
+        log=[
+            row_of(trial, one.setup) | {"run": trial.run, "returns": trial.returns.tolist()}
+            for one in runs
+            for trial in one.board.log
+        ],
         own_features=own_functions(features),
         scores=[trial.score for _, trial, _ in chosen],
         baseline=task.baseline().tolist(),

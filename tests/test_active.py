@@ -15,10 +15,11 @@ from finpod.trading.execution import build_execution
 from finpod.trading.simulate import Terms, simulate
 
 
-def test_an_untrained_agent_is_its_baseline():
+@pytest.mark.parametrize("terms", [{}, {"whole_shares": True, "cash": 3000}], ids=["fractions", "whole"])
+def test_an_untrained_agent_is_its_baseline(terms):
     market = random_market(names=6, days=400)
     days = market.dates
-    task = make_stock_task(market, (days[260], days[320]), (days[330], days[399]), trading_of(num_envs=4))
+    task = make_stock_task(market, (days[260], days[320]), (days[330], days[399]), trading_of(num_envs=4, **terms))
     score = task.score(task.policy(task.space().start, torch.Generator().manual_seed(0)))
     figures, count = score.metrics, len(score.returns)
     np.testing.assert_array_equal(score.returns, task.baseline())

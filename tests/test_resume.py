@@ -4,6 +4,7 @@ import shutil
 import socket
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_agents import CONFIG, STEPS_AN_UPDATE, VALIDATION, tiny_train
 from made_errors import refusal
@@ -16,6 +17,7 @@ from finpod.tournament import run_folder, scheduler
 from finpod.tournament.run_folder import driven, may_begin, recorded_of
 from finpod.tournament.setup import Plan, Stop
 from finpod.tournament.verify import verify_log
+from finpod.walkforward.retraining import settings_of
 
 PLAN = Plan(checkpoint_steps=STEPS_AN_UPDATE)
 ASYNC = replace(PLAN, mode="async")
@@ -238,6 +240,21 @@ def test_a_run_that_fails_can_be_gone_on_with_if_something_was_learnt(market, tm
     assert hash_of(tmp_path / "tiny") == whole["rounds"]
 
 
+def rise(market):
+    return np.log(market.close / market.close[0])
+
+
+def test_a_feature_function_must_not_change(market, tmp_path):
+    interrupted(market, tmp_path / "own", features=(one for one in ["return_5", rise]))
+    other = lambda market: -rise(market)  # noqa: E731
+    other.__name__ = "rise"
+    told = refusal(run, market, tmp_path / "own", features=["return_5", other], resume=True)
+    assert told.startswith("task.functions.rise was 'mean "), told
+    assert run(market, tmp_path / "own", features=["return_5", rise], resume=True).trials == TRIALS
+    settings = [settings_of(market, [], {"features": [one]})["functions"] for one in (rise, other)]
+    assert settings[0] != settings[1]
+
+
 def test_nothing_of_a_users_own_is_removed_from_the_place_of_a_run(market, tmp_path):
     place = tmp_path / "mine"
     for name in ("notes.txt", "seed-data/prices.csv", "seed-9/agents/old.pt"):
@@ -256,7 +273,7 @@ def test_g18_the_log_records_what_the_next_driver_needs(market, tmp_path, monkey
     assert where == recorded.where == str(place)
     assert recorded.plan == replace(PLAN, agents=3, keep=2, seed=7, steps=4 * STEPS_AN_UPDATE)
     assert (recorded.config, recorded.header["task"]["threads"], recorded.seeds) == (CONFIG, 1, [7])
-    assert (recorded.features, recorded.functions) == (["return_5", "volatility_21"], [])
+    assert (recorded.features, recorded.functions) == (["return_5", "volatility_21"], {})
     assert (recorded.market, recorded.header["data_title"]) == ({}, market.title)
     assert (recorded.out, recorded.storage) == (str(tmp_path / "tiny"), None)
     named = replace(market, origin={"path": "/data/sim"})

@@ -185,8 +185,11 @@ def test_d01_finished_segments_are_kept_and_gone_on_with(market, done, out, trai
     assert "seeds was 2 and is 3" in refusal(run, market, out, seeds=3, resume=True)
 
 
-def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
-    size = {"rounds": 2, "end": market.dates[FIRST + 50]}
+@pytest.mark.parametrize(
+    ("place", "how", "trained_slices"), [(None, "resume", 5), ("p", "resume", 5), ("p", "overwrite", 8)]
+)
+def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch, place, how, trained_slices):
+    size = {"rounds": 2, "end": market.dates[FIRST + 50], "storage": place and str(out.with_name(place))}
     whole = run(market, out.with_name("whole") / "wf", **size)
     slices, run_slice = [], scheduler.run_slice
 
@@ -199,8 +202,8 @@ def test_a_segment_that_had_begun_is_gone_on_with_too(market, out, monkeypatch):
     monkeypatch.setattr(scheduler, "run_slice", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(market, out, **size)
-    assert run(market, out, **size, resume=True).to_json() == whole.to_json()
-    assert len(slices) == 5
+    assert run(market, out, **size, **{how: True}).to_json() == whole.to_json()
+    assert len(slices) == trained_slices
 
 
 def test_an_earlier_walk_forward_is_replaced_when_allowed_and_only_when_all_is_done(market, copied, trained):

@@ -174,7 +174,7 @@ def recorded_options(recorded: Recorded, typed: Collection[str], *, fork: bool) 
     stop = recorded.plan.stop
     if recorded.functions and "features" not in typed:
         raise InputError(
-            f"{recorded.where} uses the feature function {recorded.functions[0]}, which a log cannot store; continue "
+            f"{recorded.where} uses the feature function {next(iter(recorded.functions))}, which a log cannot store; continue "
             "in Python with finpod.train(..., features=[...], resume=True)"
         )
     values = {

@@ -142,9 +142,9 @@ class Recorded:
     tournament, and `config` the settings of the learner of the first agent. The other fields are read from the log's
     entry 'run'. `out` is the absolute path of the output folder. `storage` is a URL, an absolute path, or None for
     OUT.unfinished. `seeds` has the tournaments' seeds. `features` are the names of the requested features (None: the
-    default features, or a task without a market). `functions` names the features that are functions, which a log cannot
-    store. `market` has the arguments of `load_market`; empty if it was not called. `metadata` has further values for
-    the next driver.
+    default features, or a task without a market). `functions` has the names of features that are functions, which a log
+    cannot store, with statistics of their values. `market` has the arguments of `load_market`; empty if it was not
+    called. `metadata` has further values for the next driver.
     """
 
     where: str
@@ -155,7 +155,7 @@ class Recorded:
     storage: str | None
     seeds: Sequence[int]
     features: str | Sequence[str] | None
-    functions: Sequence[str]
+    functions: Mapping[str, str]
     market: Mapping[str, Any]
     metadata: Mapping[str, Any]
 
@@ -236,7 +236,8 @@ def open_log(
     log = TrialLog(store, run=header["plan"]["seed"])
     known, header, entry = len(log.notes), _plain(header), _plain(origin)
     if log.header:
-        changed = differences(log.header, header)
+        old, new = ({"functions": one.get("functions") or {}} for one in (log.origin, entry))
+        changed = differences(log.header, header) + differences(old, new, "task.")
         refuse_changes(changed, store.where, forked)
         kept = ("market", "metadata")  # entries that a driver may leave empty
         entry |= {name: log.origin[name] for name in kept if log.origin.get(name) and not entry.get(name)}

@@ -21,7 +21,7 @@ from finpod.tournament.run_folder import RunFolder
 from finpod.tournament.scheduler import part_of
 from finpod.trading.anchors import with_anchor
 from finpod.trading.simulate import Terms
-from finpod.training import own_functions
+from finpod.training import own_functions, statistics_of
 from finpod.training import train as train_ensemble
 from finpod.walkforward.schedule import Segment, gaps, schedule
 from finpod.walkforward.strategy import load_walkforward, read_manifest, with_segments, write_manifest
@@ -71,7 +71,7 @@ def walk_forward(
     windows: dict[str, Any] = {"train": train, "validation": validation, "test": test, "start": start, "end": end}
     between = dict(zip(("purge", "embargo"), gaps(market, hold, purge, embargo), strict=True))
     segments = schedule(market, **windows, hold=hold, fill=fill, expanding=expanding, **between)
-    training = {"task": task, "hold": hold, "fill": fill, **training}
+    training = {"task": task, "hold": hold, "fill": fill, "resume": resume, "overwrite": overwrite, **training}
     settings = settings_of(market, segments, training, expanding=expanding, **between)
     folder = SegmentsFolder(out)
     if resume:
@@ -79,7 +79,7 @@ def walk_forward(
     if not resume or folder.begun():
         with folder.drive(resume=resume, overwrite=overwrite):
             write_manifest(folder.path, segments, settings)
-            _train(market, segments, training, folder.path, progress or (lambda doing, share: None))
+            _train(market, segments, training, folder.path, progress)
     strategy = load_walkforward(out, own_functions(training.get("features")))
     trading = strategy.agents[0].trading  # type: ignore[attr-defined]
     terms: dict[str, Any] = {one.name: getattr(trading, one.name) for one in fields(Terms)}
@@ -133,21 +133,22 @@ class SegmentsFolder(RunFolder):
 
 
 def _train(
-    market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], folder: Path, progress: Progress
+    market: MarketData, segments: Sequence[Segment], training: Mapping[str, Any], folder: Path, tell: Progress | None
 ) -> None:
     for i, segment in enumerate(segments):
         out = folder / segment.folder
+        begun = RunFolder.of(out, training.get("storage")).begun()
         if not (out / ENSEMBLE).is_file():
             train_ensemble(
                 market=market,
                 train=segment.train,
                 validation=segment.validation,
                 out=out,
-                progress=part_of(progress, i, len(segments), f"segment {i + 1} of {len(segments)}, "),
-                resume=RunFolder.of(out).begun(),
-                **training,
+                progress=tell and part_of(tell, i, len(segments), f"segment {i + 1} of {len(segments)}, "),
+                **{**training, "resume": training["resume"] and begun},
             )
-    progress("trained", 1.0)
+    if tell is not None:
+        tell("trained", 1.0)
 
 
 def settings_of(
@@ -160,6 +161,7 @@ def settings_of(
         "device": str(pick_device(training.get("device", "auto"))),
         "segments": [asdict(segment) for segment in segments],
         "data": market.content_hash,
+        "functions": statistics_of(training.get("features"), market),
         **versions("finpod"),
     }
     return json.loads(to_json(content))
