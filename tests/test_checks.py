@@ -216,16 +216,17 @@ def test_all_are_counted_and_the_first_listed():
     log = RepairLog()
     dates = np.arange("2020-01-01", "2021-01-01", dtype="datetime64[D]").astype("datetime64[ns]")
     log.suspect("odd", ["AAA"] * 366, dates, ("why" for _ in dates))
+    log.suspect("known", ["AAA"], dates[:1], ["why"])
     log.repair("mended", ["AAA"] * 366, dates, "close", np.arange(366.0), 1.0)
     log.repair("mended", ["BBB"], dates[:1], "close", np.array([5e6]), 1.0)
     log.repair("nothing", [], dates[:0], "close", np.array([]))
     content = log.content()
-    assert content["suspicion_counts"] == {"odd": 366}
-    assert len(content["suspicions"]) == SUSPICIONS
+    assert content["suspicion_counts"] == {"odd": 366, "known": 1}
+    assert len(content["suspicions"]) == SUSPICIONS + 1
     (mended,) = content["repairs"]
     assert (mended["kind"], mended["count"], len(mended["places"])) == ("mended", 367, 20)
     repairs, suspicions = check_lines(content)
     assert repairs[:2] == ["mended: 367", "  AAA 2020-01-01 close 0 -> 1"]
     assert repairs[-1] == "  and 362 more"
-    assert suspicions[-1] == "  and 166 more"
+    assert (suspicions[0], suspicions[-1]) == ("known: 1", "  and 166 more")
     assert check_lines({"repairs": {}}) == ([], [])

@@ -91,6 +91,20 @@ def test_times_with_an_offset_become_those_of_the_exchange(calendar, zone):
     assert result.equity.equals(backtest(np.ones(market.shape), market).equity)
 
 
+def test_an_event_that_each_bar_of_its_session_repeats_counts_once():
+    """Daily dividends and splits that were joined to intraday bars by their day."""
+    whole = intraday_market(12, BARS)
+    bars = pd.DataFrame({"date": whole.dates, "ticker": "A", "close": np.linspace(100, 101, len(whole.dates)).round(2)})
+    on_day = whole.sessions == whole.sessions[BARS * 6]
+    first = on_day & (np.arange(len(bars)) == BARS * 6)
+    for event, size in (("dividend", 2.0), ("split", 0.5)):
+        once, often = (
+            load_market(bars.assign(**{event: np.where(rows, size, 0.0)}), benchmark=None) for rows in (first, on_day)
+        )
+        np.testing.assert_array_equal(often.close, once.close)
+    assert load_market(bars.assign(dividend=first * 2.0), benchmark=None).close[0, 0] == pytest.approx(98, abs=0.2)
+
+
 def test_bars_outside_the_hours_of_a_session_are_dropped_and_counted():
     """The day after Thanksgiving 2018 closed at 13:00."""
     times = ("09:00", "09:30", "12:59", "13:00", "13:01", "15:59")

@@ -79,6 +79,7 @@ def test_g03_numbers_as_tickers_in_the_row_index(tmp_path, swapped):
     (frame(tickers=("AAA", "BBB")).assign(symbol="X", Symbol="X").drop(columns="ticker"), "symbol"),
     (LONG.unstack().reset_index().assign(ticker="X"), "in its header"),
     (LONG.unstack().rename(columns={"BBB": "AAA"}), "AAA"), (LONG[["open"]].unstack(), "close"),
+    (LONG.assign(currency=["USD", "JPY"] * 3), "JPY, USD"),
 ])  # fmt: skip
 def test_tables_that_cannot_be_used(table, word):
     refuses(lambda: read_bars(table), word)

@@ -105,8 +105,12 @@ def _may_be_tickers(column: Column) -> bool:
 
 
 def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str) -> None:
-    """Raise DataError for an unnamed column of fractional numbers, and for a column of text with each row's field."""
+    """Raise DataError for an unnamed column of fractional numbers, for a column of text with each row's field, and for
+    several currencies."""
     for column in columns:
+        if column.word in ("currency", "devise") and tickers is not None and len(column.texts) > 1:
+            text = f"{name} has prices in several currencies ({', '.join(sorted(column.texts)[:3])})"
+            raise DataError(f"{text}; convert them to one currency, and drop the column {column.label}")
         if column.unnamed and not column.level and column.kind == "number":
             raise DataError(f"{name} has an unnamed column of numbers; name or remove it (columns: {listed(columns)})")
         if (column.unnamed or not column.known) and column.kind == "text":

@@ -100,7 +100,13 @@ def long_bars(bars: pd.DataFrame, dropped: Array) -> LongBars:
     order = np.argsort(code, kind="stable")  # keeps the order by date of each asset's tidy bars
     tickers = tuple(bars["ticker"].cat.categories)
     values = {str(name): bars[name].to_numpy()[order] for name in bars.columns[2:]}
-    sorted_bars = LongBars(tickers, code[order].astype(np.int64), bars["date"].to_numpy()[order], values)
+    code, date = code[order].astype(np.int64), bars["date"].to_numpy()[order]
+    day = date.astype("datetime64[D]")
+    again = np.r_[False, (code[1:] == code[:-1]) & (day[1:] == day[:-1])]
+    for event in {"split", "dividend"} & {*values}:  # intraday bars may repeat the event of their session
+        repeated = again & (values[event] == np.roll(values[event], 1))
+        values[event] = np.where(repeated, np.nan, values[event])
+    sorted_bars = LongBars(tickers, code, date, values)
     return sorted_bars.without(np.isnan(sorted_bars.values["close"]) | dropped[order])
 
 
@@ -165,7 +171,7 @@ def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             was, became = (f"{v:,.10g}" if isinstance(v, float) else v for v in (place["was"], place["became"]))
             listed.append(f"{place['ticker']} {place['date']} {place['column']} {was} -> {became}")
         repairs += _counted(entry["kind"], entry["count"], listed)
-    for kind, count in (manifest.get("suspicion_counts") or {}).items():
+    for kind, count in sorted((manifest.get("suspicion_counts") or {}).items()):
         entries = [entry for entry in manifest["suspicions"] if entry["kind"] == kind]
         suspicions += _counted(kind, count, [f"{one['ticker']} {one['date']} {one['sentence']}" for one in entries])
     return repairs, suspicions
