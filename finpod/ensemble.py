@@ -56,9 +56,9 @@ class Ensemble(Strategy):
             raise CheckpointError(f"{name} has agents of different tasks; pass agents of one training run")
         self.members, self.name, self.trials, self.provenance = tuple(members), name, trials, provenance
         self.log, self.baseline, self.scores = tuple(log), tuple(baseline), tuple(scores)
-        known = [line["returns"] for line in log if line["returns"]]
-        self.tried = [np.array(known, dtype=np.float64).T] if known else []
-        self.tried_over = [np.array(baseline)] if len(baseline) and known else []
+        known = [(line.get("run", 0), line["returns"]) for line in log if line["returns"]]
+        self.tried = [np.array([tried for one, tried in known if one == run], float).T for run in dict(known)]
+        self.tried_over = [np.array(baseline)] * len(self.tried) if len(baseline) else []
         self.runs = tuple(runs) or (0,) * len(members)
         self.variant_kind = "member" if len(set(self.runs)) == 1 else "seed"
         self.trained_until = task["trained_until"]
@@ -135,13 +135,13 @@ class Ensemble(Strategy):
         return torch.stack(weights).numpy().mean(0)
 
     def save(
-        self, folder: Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
+        self, folder: str | Path, *, overwrite: bool = False, beside: Mapping[str, bytes] = MappingProxyType({})
     ) -> Path:
         """Write the ensemble to a folder atomically. `beside` has further files for the folder: name -> content."""
         names = ("runs", "trials", "provenance", "log", "scores", "baseline")
         content = {"format": FORMAT, **{name: getattr(self, name) for name in names}}
-        save_agents(folder, ENSEMBLE, self.members, content, beside, overwrite=overwrite)
-        return folder
+        save_agents(Path(folder), ENSEMBLE, self.members, content, beside, overwrite=overwrite)
+        return Path(folder)
 
 
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:

@@ -60,6 +60,8 @@ class BacktestResult:
     """`every` of the strategy. The anchor is rebalanced every `anchor_every` bars or, if this is 1, every session."""
     whole_shares: bool = False
     """True if only whole shares were bought and sold, counted before adjustment for splits."""
+    delisting_return: float = 0.0
+    """Return from the last price to the cash that was paid for positions in delisted assets."""
     risk_free: float = 0.0
     """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
@@ -91,14 +93,12 @@ class BacktestResult:
     cost_sweep: Sweep = field(default_factory=dict)
     """Metrics of the same decisions by fee in bps: fee -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Metrics of the same decisions with market impact: initial cash -> strategy -> metric -> value. The metrics are
-    those of `cost_sweep`, plus 'costs': the yearly costs as a fraction of the account."""
+    """Initial cash -> strategy -> metrics of `cost_sweep` and 'costs' (yearly, of the account), with market impact."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
-    """Search that selected the strategy. 'trials': number of candidates. 'sharpe_sd': standard deviation of their
-    Sharpe ratios on validation. 'ranked_sd': that of their active Sharpe ratios, of returns minus the anchor's.
-    'overfitting': probability that the choice of the highest active Sharpe ratio is overfitted."""
+    """Trials from which the strategy was selected: their number, and figures of their validation returns; see
+    `finpod.evidence.skill.search_of`."""
     warnings: tuple[ResultWarning, ...] = ()
     """Reasons to doubt the figures."""
     events: tuple[Event, ...] = ()

@@ -186,8 +186,8 @@ class MarketView:
 class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
-    An object may be run several times, so a strategy with state must reset its state when `view.step` is 0. The audit
-    also reports later data that an earlier run left in the object, so create a new object for each run.
+    An object may be run several times, so a strategy with state must reset its state when `view.step` is 0. Create a
+    new object for each run: an earlier run may leave later data in it, which the audit reports if they have dates.
     """
 
     name: str = "Strategy"

@@ -156,7 +156,7 @@ def clean_weights(decision: Decision, tickers: tuple[str, ...], who: str, date: 
 def _as_table(weights: Any) -> Array:
     """Return a float32 or float64 array unchanged, and anything else as a float64 copy."""
     try:
-        table = np.asarray(weights)
+        table = np.asarray(np.ma.filled(weights, np.nan))
         return table if table.dtype in (np.float32, np.float64) else np.array(weights, dtype=np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"{weights!r:.60} is neither a Strategy nor an array of weights"
@@ -175,7 +175,7 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
                 text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use the market's tickers"
                 raise StrategyError(f"{where} returned {text}")
             decision = np.array([decision.get(ticker, 0.0) for ticker in tickers], dtype=np.float64)
-        return np.array(decision, dtype=np.float64)
+        return np.array(np.ma.filled(decision, np.nan), dtype=np.float64)  # masked weights become NaN
     except (TypeError, ValueError, RuntimeError) as error:
         text = f"a {type(decision).__name__} that has no weights ({first_line(error)})"
         raise StrategyError(f"{where} returned {text}; return numbers in an array, Series or dict, or None") from error

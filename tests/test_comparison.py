@@ -169,7 +169,7 @@ def test_rivals_are_shown_once_or_named_after_their_runs(three):
 @pytest.mark.parametrize(("changes", "what", "shown"), [
     ({"data_hash": "aa" * 32}, "data", "aaaaaaaaaaaa (s2)"), ({"costs": Costs(fee_bps=20)}, "terms", "20 bps"),
     ({"equity": run(2).equity.to_numpy() / 10}, "cash", "100,000 (s2)"),
-    ({"risk_free": 0.02}, "risk_free", "2 % (s2)"),
+    ({"risk_free": 0.02}, "risk_free", "2 % (s2)"), ({"delisting_return": -0.3}, "terms", "-30% on delisting"),
 ])  # fmt: skip
 def test_terms_that_differ_make_it_unfair(changes, what, shown):
     found = compare([run(1), run(2, **changes)])

@@ -10,6 +10,7 @@ from made_strategies import does, strategy_of
 from finpod import Costs, Strategy, StrategyError
 from finpod.backtesting.engine import backtest
 from finpod.rules import EqualWeight
+from finpod.strategy import FeatureTable
 
 pytestmark = pytest.mark.usefixtures("unaudited")
 
@@ -33,6 +34,8 @@ def test_a_decision_may_be_an_array_a_series_a_dict_or_nothing():
         result = backtest(does(lambda view, d=decision: d), market, costs=Costs(fee_bps=0))
         assert result.weights.iloc[-1].tolist() == pytest.approx([0.5, 0, 0.25])
     assert backtest(does(lambda view: None), market).trades.empty
+    masked = does(lambda view: np.ma.masked_array([0.5, 0, 0], [True, False, False]))
+    refused("nan for A", backtest, masked, market, error=StrategyError)
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "UTC"])
@@ -54,6 +57,21 @@ def test_a_strategy_trained_with_other_fills_or_bars_is_warned_of():
     warned = {one.code: one.data for one in backtest(who, random_market(days=30), fill="close").warnings}
     assert {"other_fill", "other_frequency", "other_costs"} <= set(warned)
     assert warned["other_costs"] == {"trained": ["fee_bps = 100"]}
+
+
+def test_features_that_agents_lack_are_warned_of_and_validation_has_the_bars_per_year_of_training():
+    who, market = does(lambda view: None), random_market(days=60, gaps=0)
+    who.features, who.tried = ("return_5", "volatility_21"), [np.random.default_rng(0).normal(0, 0.01, (50, 4))]
+    who.provenance = {"task": "stocks", "undefined": {"return_5": 0.2}, "periods_per_year": 52}
+    result = backtest(who, market, start=market.dates[5])
+    data = next(one.data for one in result.warnings if one.code == "undefined_features")
+    undefined = np.isnan(FeatureTable(market).get(("volatility_21",))[1][5:59, :, 0])
+    share = undefined[(market.member & market.has_bar)[5:59]].mean()
+    assert data == {"count": 1, "worst": "volatility_21", "share": pytest.approx(share)}
+    sharpe = np.sqrt(52) * who.tried[0].mean(0) / who.tried[0].std(0, ddof=1)
+    assert result.search["sharpe_sd"] == pytest.approx(sharpe.std(ddof=1))
+    late = backtest(who, market, start=market.dates[30])
+    assert "undefined_features" not in {one.code for one in late.warnings}
 
 
 def test_a_baseline_of_the_name_of_the_strategy_is_left_out():

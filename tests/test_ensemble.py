@@ -55,7 +55,7 @@ def test_a_folder_gives_the_same_decisions_back(market, tmp_path):
     for name in ("name", "trials", "trained_until", "windows", "every", "features", "provenance", "runs"):
         assert getattr(loaded, name) == getattr(trained, name), name
     assert finpod.load_strategy(tmp_path / "again").name == "again"
-    saved = loaded.save(tmp_path / "third")
+    saved = loaded.save(str(tmp_path / "third"))
     assert (saved / "ensemble.json").read_bytes() == (tmp_path / "again" / "ensemble.json").read_bytes()
     assert sorted(file.name for file in saved.iterdir()) == ["ensemble.json", "member-0.pt", "member-1.pt"]
 
@@ -131,6 +131,10 @@ def test_variants_are_the_runs_or_the_members_of_one(ensemble):
     assert [(variant.name, len(variant.members)) for variant in several.variants] == [("seed 7", 1), ("seed 8", 2)]
     assert [variant.trials for variant in several.variants] == [6, 6]
     assert Ensemble([one], name="alone", trials=1, provenance={}).variants == ()
+    log = [{"run": run, "returns": [run, trial]} for run in (7, 8) for trial in (1, 2, 3)] + [{"run": 8, "returns": []}]
+    searched = Ensemble([one, two], runs=[7, 8], name="both", trials=7, provenance={}, log=log, baseline=[0.0, 0.0])
+    assert [table.tolist() for table in searched.tried] == [[[7, 7, 7], [1, 2, 3]], [[8, 8, 8], [1, 2, 3]]]
+    assert len(searched.tried_over) == 2
 
 
 def test_d19_a_foreign_or_damaged_folder_gives_one_line(folder, tmp_path, ensemble):

@@ -7,6 +7,7 @@ from made_markets import NAN, intraday_market, make_market, random_market
 from made_strategies import does
 
 import finpod.evidence.replays as module
+from finpod.backtesting.engine import backtest
 from finpod.evidence.replays import capacity, concentration, cost_sweep, drawn, random_portfolios, replay
 from finpod.loading import load_strategy
 from finpod.strategy import Strategy, equal_parts
@@ -125,7 +126,7 @@ EQUAL = load_strategy("equal-weight")
 
 
 def run(strategy, market, fill=None, terms=None, **options):
-    """Path and window of a strategy over a whole market, random portfolios, and why there are none."""
+    """Path and window of a strategy over a whole market, and what `random_portfolios` returns."""
     window, terms = window_of(market, fill), terms or Terms()
     path = path_of(window, strategy, terms)
     return path, window, *random_portfolios(path, window, terms, **options)
@@ -154,6 +155,7 @@ def test_turnover_size_of_bets_and_cash_are_those_of_the_account(market, style, 
     path = path_of(window, STYLES[style])
     theirs = drawn(path, window, Terms(), 30, 0)
     np.testing.assert_allclose(theirs.turnover.mean(0), float(path.turnover.mean()), rtol=0.01)
+    assert random_portfolios(path, window, Terms(), count=4)[2] == pytest.approx(1, abs=0.01)
     names, own = (np.nanmean(concentration(one, window)[1]) for one in (theirs, path))
     assert names == pytest.approx(own, rel=0.1)
 
@@ -161,7 +163,7 @@ def test_turnover_size_of_bets_and_cash_are_those_of_the_account(market, style, 
 def test_where_all_names_move_alike_everybody_makes_the_same():
     """As much in cash, and as much lost to costs."""
     rise = 10 * np.cumprod(1 + np.random.default_rng(0).normal(0.01, 0.01, 60))[:, None] * np.ones(12)
-    path, _, found, _ = run(Wandering(1.0, 0.3, invested=0.5), make_market(rise, open=rise), count=20)
+    path, _, found, *_ = run(Wandering(1.0, 0.3, invested=0.5), make_market(rise, open=rise), count=20)
     np.testing.assert_allclose(found.to_numpy(), path.equity.numpy()[:, None].repeat(20, 1), rtol=0.01)
 
 
@@ -183,12 +185,19 @@ def test_portfolios_are_drawn_in_groups_that_fit_into_memory(market, monkeypatch
     assert found.iloc[-1].nunique() == 8
 
 
+def test_a_strategy_that_replaces_all_its_assets_at_once_is_told_that_they_trade_less(market):
+    members = np.arange(20) % 2
+    swaps = does(lambda view: equal_parts(members == view.step % 2))
+    notes = {note.code: note.data for note in backtest(swaps, market, examine=True).warnings}
+    assert 0.4 < notes["random_turnover"]["share"] < 0.9
+
+
 @pytest.mark.parametrize(("strategy", "market", "reason"), [
     (Wandering(invested=0.0), random_market(gaps=0), "never_traded"),
     (EQUAL, make_market([10.0, 11, 12, 11]), "one_asset"), (EQUAL, intraday_market(), "intraday"),
 ])  # fmt: skip
 def test_where_there_are_none_the_reason_is_told(strategy, market, reason):
-    _, _, found, code = run(strategy, market)
+    _, _, found, code, _ = run(strategy, market)
     assert (found.empty, code) == (True, reason)
 
 
@@ -198,7 +207,7 @@ def test_a14_ruin_ends_no_portfolio():
     close[4:, :3] = NAN
     market = make_market(close, member=np.tile([True, True, True, False], (8, 1)))
     members = does(lambda view: equal_parts(view.member))
-    path, _, found, _ = run(members, market, terms=Terms(delisting_return=-1.0), count=5)
+    path, _, found, *_ = run(members, market, terms=Terms(delisting_return=-1.0), count=5)
     assert path.equity[-1] == pytest.approx(0, abs=1e-6)
     assert (found.iloc[-1] < 1e-6).all()
     assert np.isfinite(found.to_numpy()).all()

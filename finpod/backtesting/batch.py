@@ -104,7 +104,7 @@ def run_together(
         equity=pd.DataFrame(totals.equity.numpy(), dates, ready.labels, copy=False),
         turnover=pd.DataFrame(totals.turnover.numpy(), fills, ready.labels, copy=False),
         costs_paid=pd.DataFrame(totals.cost.numpy(), fills, ready.labels, copy=False),
-        terms=describe_terms(terms.costs, window.execution.fill, terms.whole_shares),
+        terms=describe_terms(terms.costs, window.execution.fill, terms.whole_shares, terms.delisting_return),
         risk_free=risk_free,
         run=run,
         **window.market.frequency,

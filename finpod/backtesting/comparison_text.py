@@ -32,7 +32,10 @@ NO_INTERVAL = {
 """`Pair.reason` -> text on why the pair has no interval."""
 UNFAIR: dict[str, tuple[str, Callable[[BacktestResult], str]]] = {
     "data": ("data", lambda run: f"{run.manifest.get('title', 'no title')}, {run.data_hash[:12] or 'no hash'}"),
-    "terms": ("costs or fills", lambda run: describe_terms(run.costs, run.fill, run.whole_shares)),
+    "terms": (
+        "costs, fills or delisting returns",
+        lambda run: describe_terms(run.costs, run.fill, run.whole_shares, run.delisting_return),
+    ),
     "cash": ("amounts of starting cash", lambda run: f"{run.equity.iloc[0]:,.0f}"),
     "risk_free": ("risk-free rates (so all Sharpe ratios use 0 %)", lambda run: f"{100 * run.risk_free:g} %"),
 }

@@ -14,7 +14,7 @@ from finpod.market.data import DateLike, MarketData, as_date
 from finpod.measures import RATES, Array
 from finpod.records import Audit
 from finpod.result import BacktestResult
-from finpod.strategy import FeatureTable, Strategy
+from finpod.strategy import Strategy
 from finpod.trading.execution import build_execution, require_market
 from finpod.trading.ledger import Costs
 from finpod.trading.simulate import Path, Terms, Window
@@ -106,7 +106,7 @@ def _of_strategy(
     strategy: Strategy, label: str, run: Run, examine: bool | None, progress: Progress | None
 ) -> BacktestResult:
     window = run.window
-    before, table = pack(strategy, window.market, window.first), FeatureTable(window.market)
+    before, table = pack(strategy, window.market, window.first), run.table
     log: list[Decided] = []
     path = run.decided_by(strategy, label, table, log)
     beside = {

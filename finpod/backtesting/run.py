@@ -28,6 +28,8 @@ from finpod.weights import Decided, decisions_of
 
 DUST = 1e-9
 """Tolerance for comparing a weight with its cap."""
+UNUSUAL = 0.1
+"""Agents cause a warning if a feature lacks this fraction of values more often at their decisions than in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,11 @@ class Run:
         """Return the history of an account that follows a strategy; decisions are appended to `log`."""
         decide, window = decisions_of(strategy, label, self.window, table, log), self.window
         return simulate(window.execution, window.first, window.last, decide, self.terms)
+
+    @cached_property
+    def table(self) -> FeatureTable:
+        """The features of the window's market."""
+        return FeatureTable(self.window.market)
 
     @cached_property
     def equal_weight(self) -> pd.Series:
@@ -103,7 +110,21 @@ class Run:
         )
         # Orders without a price are events only. Other unfilled orders are also warnings.
         doubtful = [ResultWarning("unfilled", asdict(event)) for event in missed if event.code != "no_price"]
-        return replace(result, warnings=(*warnings_of(result), *_capped(path, terms), *doubtful))
+        return replace(result, warnings=(*warnings_of(result), *self._undefined(), *_capped(path, terms), *doubtful))
+
+    def _undefined(self) -> Iterator[ResultWarning]:
+        """Yield a warning if features of agents are undefined more often at their decisions than in training."""
+        who, market, rows = self.strategy, self.window.market, self.window.decision_rows[:: self.strategy.every]
+        rows = rows[rows >= 0]
+        among, features = (market.member & market.has_bar)[rows], getattr(who, "features", None)
+        if "task" not in who.provenance or not features or not among.any():  # no agent, or nothing to observe
+            return
+        names, values = self.table.get(features)
+        shares = dict(zip(names, np.isnan(values[rows][among]).mean(0).tolist(), strict=True))
+        usual = who.provenance.get("undefined", {})
+        if more := {name: share for name, share in shares.items() if share > usual.get(name, 0) + UNUSUAL}:
+            worst = max(more, key=more.__getitem__)
+            yield ResultWarning("undefined_features", {"count": len(more), "worst": worst, "share": more[worst]})
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -122,9 +143,10 @@ class Run:
             "costs": terms.costs,
             "fill": window.execution.fill,
             "whole_shares": terms.whole_shares,
+            "delisting_return": terms.delisting_return,
             "windows": dict(who.windows),
             "agent": json_values(dict(who.provenance)),
-            "search": search_of(who, window.market.periods_per_year),
+            "search": search_of(who, who.provenance.get("periods_per_year", window.market.periods_per_year)),
             "data_hash": market.content_hash,
             "manifest": market.manifest,
         }

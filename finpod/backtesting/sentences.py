@@ -9,6 +9,7 @@ from typing import Any
 
 from finpod.evidence.skill import ANCHOR, BENCHMARK, EQUAL_WEIGHT, LEVEL, Code, code_of, excess_growth
 from finpod.figures import plural
+from finpod.periods import is_weekly_or_longer
 from finpod.records import Audit, Event, Finding, ResultWarning, Severity
 from finpod.result import BacktestResult
 
@@ -143,6 +144,8 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "note": "{text}",
     "other_costs": "the strategy was trained with other costs than those of this backtest: {trained}",
     "other_fill": "the strategy was trained with fills at the {trained}, but this backtest fills at the {filled}",
+    "undefined_features": "undefined more often than in training: {count:# feature} of the agents, above all {worst} on "
+    "{share:.0%} of the members' bars; agents observe undefined values as zero, so load data that begin earlier",
     "other_frequency": "the strategy was trained on {trained:g} bars per year, but the data of this backtest have {now:g}",
     "unfilled": lambda data: event_sentence(Event(**data)),
     "capped": _capped,
@@ -161,9 +164,10 @@ WARNINGS: dict[str, str | Callable[[Data], str]] = {
     "rules_without_volumes": "{rules} is left out: the data have no volumes",
     "rule_fell_back": "{rule} found no optimum on {days:# day} and used inverse-volatility weights instead",
     "no_random_portfolios": lambda data: f"no random portfolios: {NO_RANDOM_PORTFOLIOS[data['reason']]}",
+    "random_turnover": "the random portfolios trade only {share:.0%} of the strategy's turnover, so their costs are lower",
     "shortened": _shortened,
-    "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, costs, fills "
-    "or start differ; the table shows them all",
+    "several_rivals": "the runs have different benchmarks or equal-weight portfolios, because their data, terms or "
+    "start differ; the table shows them all",
 }
 """Code of a warning, or of a note of a comparison -> its sentence, as a template or as a function of the data."""
 
@@ -240,7 +244,7 @@ def hurdle(candidates: int) -> str:
 
 def anchor_name(result: BacktestResult) -> str:
     """Return the anchor and how often it is rebalanced, such as 'equal weight every 5 sessions'."""
-    unit = "bars" if result.is_intraday else "sessions"
+    unit = "bars" if result.is_intraday or is_weekly_or_longer(result.equity.index) else "sessions"
     return result.anchor.replace("-", " ") + f" every {result.anchor_every} {unit}" * (result.anchor_every > 1)
 
 

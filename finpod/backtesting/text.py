@@ -67,13 +67,14 @@ def short_note(returns: int) -> str:
     return f"* unreliable: scaled to a year from only {plural(returns, 'return')}"
 
 
-def describe_terms(costs: Costs, fill: str, whole_shares: bool) -> str:
-    """Return one line of text on the trading costs, the price of the fills, and the rounding of shares."""
+def describe_terms(costs: Costs, fill: str, whole_shares: bool, delisting_return: float) -> str:
+    """Return one line of text on the trading costs, the price of the fills, whole shares, and delistings."""
     parts = [f"{costs.fee_bps:g} bps fee per side"]
     parts += [f"{costs.slippage_bps:g} bps slippage per side"] if costs.slippage_bps else []
     parts += [f"{costs.per_share:g} a share"] if costs.per_share else []
     parts += [f"impact {costs.impact:g} x daily volatility x sqrt(fraction of daily volume)"] if costs.impact else []
-    return f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
+    text = f"{', '.join(parts)}; filled at the {fill}; {'whole' if whole_shares else 'fractional'} shares"
+    return f"{text}; a return of {delisting_return:+.0%} on delisting" if delisting_return else text
 
 
 def who_varies(result: BacktestResult) -> str:
@@ -132,7 +133,7 @@ def format_result(result: BacktestResult) -> str:
     """Return a result as plain text: table, evidence, warnings and events. There is no newline at the end."""
     start, end = (f"{result.equity.index[i]:%Y-%m-%d}" for i in (0, -1))
     lines = [f"{plain(result.strategy)}, {start} .. {end}"]
-    lines += [describe_terms(result.costs, result.fill, result.whole_shares), ""]
+    lines += [describe_terms(result.costs, result.fill, result.whole_shares, result.delisting_return), ""]
     lines += text_table(list(columns(result).values()), headline(result))
     if result.is_short:
         lines.append(short_note(result.metrics.days))

@@ -19,6 +19,8 @@ from finpod.strategy import FeatureTable, Strategy
 from finpod.trading.simulate import Path, Terms, Window, simulate
 from finpod.weights import decisions_of
 
+CLOSE = 0.05
+"""Random portfolios are reported if their mean turnover differs from the strategy's by more than this fraction."""
 SHOWN = 8
 """Largest number of missing members that a warning lists."""
 
@@ -58,8 +60,9 @@ def with_evidence(
     failures = {rule.name: getattr(rule, "failures", 0) for rule in rules}
     notes += [ResultWarning("rule_fell_back", {"rule": rule, "days": days}) for rule, days in failures.items() if days]
     progress("random portfolios", 0.4)
-    fan, reason = random_portfolios(path, window, terms)
+    fan, reason, share = random_portfolios(path, window, terms)
     notes += [ResultWarning("no_random_portfolios", {"reason": reason})] if reason else []
+    notes += [ResultWarning("random_turnover", {"share": share})] if abs(share - 1) > CLOSE else []
     progress("costs and capacity", 0.7)
     targets, equal = {result.strategy: path.targets}, run(EqualWeight()).targets
     if not torch.allclose(path.targets, equal, rtol=0, atol=1e-12, equal_nan=True):

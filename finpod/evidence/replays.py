@@ -6,6 +6,7 @@ that reads its cash or positions might decide differently in another account.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -101,11 +102,14 @@ def _replayed(targets: Mapping[str, Tensor], window: Window, terms: Terms, risk_
     return {name: row._asdict() for name, row in zip(targets, table.itertuples(index=False), strict=True)}, path
 
 
-def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = COUNT) -> tuple[pd.DataFrame, str]:
-    """Return (equity [n + 1, `count`], reason) of random long-only portfolios with the turnover of the account `path`.
+def random_portfolios(
+    path: Path, window: Window, terms: Terms, *, count: int = COUNT
+) -> tuple[pd.DataFrame, str, float]:
+    """Return (equity [n + 1, `count`], reason, share) of random long-only portfolios with the turnover of an account.
 
     The reason is "" if portfolios were drawn. Otherwise, the frame is empty, and the reason is "intraday",
-    "never_traded" or "one_asset".
+    "never_traded" or "one_asset". The share is the mean turnover of the portfolios as a fraction of that of the account
+    `path`; it is below 1 if the account replaces all its assets at once, which random scores can hardly do.
 
     The weights of the members with a bar on the decision day are logistic-normal (Aitchison and Shen 1980):
     proportional to exp(s z), where z [N] is standard normal. The factor s is chosen so that the effective number of
@@ -120,12 +124,13 @@ def random_portfolios(path: Path, window: Window, terms: Terms, *, count: int = 
         ("one_asset", eligible.max(initial=0) < 2),
     ):
         if holds:
-            return pd.DataFrame(), reason
+            return pd.DataFrame(), reason, math.nan
     size = max(HELD_AT_ONCE // path.shares.numel(), 1)
     groups = [(first, min(size, count - first)) for first in range(0, count, size)]
-    equity = [drawn(path, window, terms, accounts, first).equity.numpy() for first, accounts in groups]
-    dates = pd.DatetimeIndex(window.dates, name="date")
-    return pd.DataFrame(np.hstack(equity), dates, [f"random {r + 1}" for r in range(count)]), ""
+    paths = [drawn(path, window, terms, accounts, first) for first, accounts in groups]
+    dates, equity = pd.DatetimeIndex(window.dates, name="date"), np.hstack([one.equity.numpy() for one in paths])
+    share = np.hstack([one.turnover.numpy() for one in paths]).mean() / float(path.turnover.mean())
+    return pd.DataFrame(equity, dates, [f"random {r + 1}" for r in range(count)]), "", share
 
 
 def drawn(path: Path, window: Window, terms: Terms, accounts: int, seed: int) -> Path:

@@ -146,7 +146,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "short_note": short_note,
     "periods": describe,
     "anchor_name": anchor_name,
-    "terms": lambda result: describe_terms(result.costs, result.fill, result.whole_shares),
+    "terms": lambda one: describe_terms(one.costs, one.fill, one.whole_shares, one.delisting_return),
     "benchmark_cover": benchmark_cover,
     "event": event_sentence,
     "finding": finding_sentence,

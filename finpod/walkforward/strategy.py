@@ -30,7 +30,7 @@ from finpod.walkforward.schedule import Segment
 FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
-          "versions")  # fmt: skip
+          "periods_per_year", "sessions_per_year", "versions")  # fmt: skip
 """Entries of the ensembles' provenance that are shown once for all segments. 'features' is left out if it differs."""
 
 
