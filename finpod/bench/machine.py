@@ -69,8 +69,8 @@ def run(
     chosen = [measured for name, measured in parts.items() if _selects(what, name)]
     if not chosen:
         raise InputError(
-            f"there is no measurement {what!r}; choose from {', '.join(parts)} (finpod bench also measures "
-            f"the tasks {', '.join(NAMES)})"
+            f"there is no measurement {what!r}; choose from {', '.join(parts)}, or run the command finpod bench, which "
+            f"also measures the tasks {', '.join(NAMES)}"
         )
     lines = {name: line for measured in chosen for name, line in measured().items()}
     title = f"{names} simulated stocks, action {config.action}, hold {config.hold}, horizon {config.horizon}"

@@ -11,7 +11,7 @@ from finpod.measures import Array
 from finpod.records import Finding, Severity
 
 MOST = 0.3
-"""Smallest limit. A column is reported if |its mean rank correlation with the next return| is above its limit."""
+"""A column is reported if |its mean rank correlation with the next return| is above a limit of at least this."""
 SKILL, ERRORS = 0.05, 4.0
 """The limit is max(`MOST`, `SKILL` + `ERRORS` standard errors). A good forecast has the rank correlation `SKILL`."""
 ROWS = 1000

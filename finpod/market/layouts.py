@@ -177,7 +177,7 @@ def _by_label(columns: Sequence[Column], name: str) -> Pairs:
     for column in columns:
         counts = pd.to_numeric(column.values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         if len(counts) > 3 and counts[0] in (0, 1) and (np.diff(counts) == 1).all():
-            raise DataError(f"{name} has no 'close' but row numbers in {column.label}; add 'close', or drop the column")
+            raise DataError(f"{name} has row numbers in {column.label} and no 'close'; add a close, or drop the column")
     words = [column for column in columns if column.known]
     if len(words) == len(columns):
         raise _no_close(columns, name)

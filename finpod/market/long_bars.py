@@ -163,7 +163,7 @@ class RepairLog:
 
 
 def check_lines(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (repairs, suspicions): lines of text on a manifest. Each kind has its count, then its first entries."""
+    """Return (repairs, suspicions): lines of text on a manifest. A line with a kind and its count precedes its entries."""
     repairs, suspicions = [], []
     for entry in manifest.get("repairs") or ():
         listed = []

@@ -159,7 +159,7 @@ def _tickers_of(layout: Layout, labels: list[Any], ticker: str | None, name: str
 def _in_order(bars: pd.DataFrame, log: RepairLog, name: str, parts: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Return the bars sorted by date and ticker, without repeated rows.
 
-    Raises DataError for different bars of one ticker and time. The message names files of `parts`, the bars by file.
+    Raises DataError, with the names of files in `parts` (name -> bars), for different bars of one ticker and time.
     """
     bars = bars.sort_values(["date", "ticker"], kind="stable", ignore_index=True)
     again = bars.duplicated(["date", "ticker"])

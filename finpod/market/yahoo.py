@@ -61,10 +61,10 @@ def fetch_market(
 
     Prices are downloaded unadjusted (auto_adjust=False, actions=True) and adjusted by
     `finpod.market.cleaning.build_market`. Requests that are rate limited or not answered are repeated after growing
-    waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. Unless
-    `allow_missing`, InputError is raised if Yahoo does not answer for a ticker, or has no bars for a ticker of a list.
-    The folder `partial` keeps downloaded bars. A later call for the same days resumes from them, and the caller removes
-    the folder with `discard`.
+    waits, for `deadline` seconds in total. `manifest["failed"]` lists tickers without bars, with reasons. InputError
+    is raised if Yahoo does not answer for a ticker or, if `universe` is a list, has no bars for one of its tickers.
+    `allow_missing` allows both. The folder `partial` keeps downloaded bars. A later call for the same days resumes
+    from them, and the caller removes the folder with `discard`.
 
     `now` returns the present time with its zone. `report` is called with the progress. Raises InputError for wrong
     arguments, DataError for network failures.

@@ -38,7 +38,7 @@ class Execution:
     fill: str
     """'open': orders fill at the next open after the last bar that the decision sees; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price. Where an asset is not tradable, its last close before, or 1 before its first bar."""
+    """[T, N] float64 fill price. If an asset is not tradable, it is the last earlier close, and 1 if there is none."""
     tradable: Tensor
     """[T, N] bool mask of the assets that have a price to fill at: an open for fills at the open, else a close."""
     mark: Tensor
