@@ -110,7 +110,7 @@ def _checked(series: Array, days: int) -> Array:
     steps = np.asarray(series, dtype=np.float64)
     if steps.ndim != 1 or len(steps) != days or days < 2:
         raise InputError(
-            f"a series has shape {steps.shape}, not ({max(days, 2)},); pass series for the same days, two or more"
+            f"a series has shape {steps.shape}, not ({max(days, 2)},); pass all series for the same two or more days"
         )
     if not np.isfinite(steps).all():
         raise InputError("a series contains NaN or infinity; drop the days without a finite value")

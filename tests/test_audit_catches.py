@@ -108,8 +108,6 @@ def test_a_decision_that_needs_the_future_looks_ahead(name):
     assert Caches.panel is None
 
 
-# --- held data and models ---------------------------------------------------------------------------------------------
-
 CARRIED = {
     "the market": lambda: MARKET,
     "market": lambda: MarketView(made(), DAYS - 1),

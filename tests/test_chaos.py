@@ -120,9 +120,6 @@ def left(seen):
     return names
 
 
-# --- tournaments on them
-
-
 @pytest.fixture(scope="module")
 def nodes():
     with cluster_of(2, 2) as found:

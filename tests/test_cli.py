@@ -100,9 +100,6 @@ def test_e08_what_cannot_end_well_does_not_begin(work, monkeypatch, line):
     assert run(line).error
 
 
-# --- what ends a command besides
-
-
 LONG = """
 import sys
 from finpod.cli import console, main
@@ -170,9 +167,6 @@ def test_d14_the_device_is_said_and_never_changed_in_silence(work, monkeypatch, 
     assert "'cuda'" in run(line, "--device cuda").error
     assert "'tpu'" in run(line, "--device tpu").error
     assert used == ["auto", "cpu"]
-
-
-# --- options
 
 
 def test_help_loads_nothing_heavy_and_names_every_command():

@@ -70,8 +70,6 @@ def test_a_report_is_written_again_on_request():
     assert PAGE.read_bytes() == first
 
 
-# --- a user's own strategy
-
 NOISY = """
 import finpod
 print("loading")
@@ -110,9 +108,6 @@ def test_agents_with_own_features_are_judged_on_the_command_line():
     assert all(part in run(line, "2010-09-30 --features-from own.py").error for part in ("2010-09-30", "--allow-in"))
     assert run(line, "2010-10-01 --features-from own.py").code == 0
     assert run("audit strategies/own --market sim --days 2 --features-from own.py").code == 0
-
-
-# --- compare and export
 
 
 @pytest.fixture

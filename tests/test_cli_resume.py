@@ -89,8 +89,6 @@ def test_an_interrupted_run_is_gone_on_with_under_settings_that_no_agent_depends
     assert hash_of(work / "strategies" / "tiny") == whole
 
 
-# --- a run that was begun from Python, with settings that the command line has no option for
-
 OPTIONS = f"{WINDOWS} --out strategies/python --fee-bps 5"
 
 
@@ -155,9 +153,6 @@ def test_g18_functions_are_no_part_of_a_log(work):
     with pytest.raises(KeyboardInterrupt):
         finpod.train(market=SIMULATED, **DAYS, out="strategies/own", features=["return_5", age], watch=leaving())
     assert "own.unfinished uses the feature function age" in run("train --resume strategies/own --market sim").error
-
-
-# --- where a run lies
 
 
 @pytest.mark.parametrize(("options", "place", "here", "named", "goal"), [

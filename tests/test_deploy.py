@@ -91,9 +91,6 @@ def test_a_dockerfile_has_the_versions_of_this_machine_and_its_sources_are_in_th
     assert text == golden("dockerfile.txt", text)
 
 
-# --- the commands
-
-
 def test_the_command_prints_what_the_library_makes_of_its_options(apart):
     options = (
         "--cpus 8 --memory 32Gi --gpus 2 --head-cpus 4 --head-memory 16Gi --secret s3 --pull-secret registry "

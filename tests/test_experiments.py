@@ -70,9 +70,6 @@ def test_rows_are_made_once_and_in_order(tmp_path):
     assert made == ["b", "a"]
 
 
-# --- agents on real days
-
-
 def test_agents_are_joined_into_a_table(tmp_path, monkeypatch):
     kinds = {"apg-linear": ("apg", {"network": "linear"}, 4, 256), "ppo": ("ppo", {}, 4, 256)}
     monkeypatch.setattr(agents, "KINDS", kinds)
@@ -102,9 +99,6 @@ def test_alpha_is_what_the_known_returns_leave():
     constant, t = agents.alpha(0.0002 + known @ [1.0, 0.5] + noise, known, 252)
     assert constant == pytest.approx(0.0002 * 252, abs=3 * 0.001 / np.sqrt(2000) * 252)
     assert t == pytest.approx(0.0002 / 0.001 * np.sqrt(2000), rel=0.3)
-
-
-# --- false skill and power
 
 
 @pytest.fixture

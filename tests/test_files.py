@@ -144,9 +144,6 @@ def test_versions_of_packages_and_of_python():
     assert versions(*expected) == expected
 
 
-# --- stores: whole files in a folder or at a URL, and appended lines -------------------------------------------------
-
-
 @pytest.fixture(params=["{}/place", "file://{}/place", "memory:/{}/place", "local://{}/place"])
 def store(request, tmp_path):
     """A path, a file URL, an object store without appending, and a file system by fsspec."""
@@ -230,9 +227,6 @@ def test_a_url_that_cannot_be_written_or_read_is_an_error_that_names_the_file(tm
     monkeypatch.undo()
     store.append("log", b"more\n")
     assert store.read("log") == b"line\nmore\n"  # what failed left no gap
-
-
-# --- an unfinished run is for one driver at a time ---------------------------------------------------------------------
 
 
 def refusal(place):

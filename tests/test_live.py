@@ -101,9 +101,6 @@ def test_the_top_ten_are_shown_in_order_and_failures_counted(tmp_path):
     assert "30 busy" in drawn(view)[1]
 
 
-# --- on a terminal, and without
-
-
 def screen(text):
     """What a terminal shows without its control sequences."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

@@ -70,9 +70,6 @@ def test_a_policy_that_becomes_nan_is_named():
     refused("environment 0 at step 0", task.score, policy)
 
 
-# --- the gymnasium face
-
-
 def test_an_environment_is_a_gymnasium_vector_environment():
     env, arrays = (finpod.make_env("hopper", num_envs=4, seed=3, numpy=numpy) for numpy in (False, True))
     obs, info = env.reset(seed=7)

@@ -70,9 +70,6 @@ def refusal(store):
     return str(refused("", verify_log, f"{store.where}/{NAME}", error=CheckpointError))
 
 
-# --- what a crash may do to it
-
-
 def test_what_was_appended_is_read_back_in_order(store):
     assert TrialLog(store).count == 0
     assert written(store).count(b"\n") == 4
@@ -117,9 +114,6 @@ def test_damage_before_the_last_line_is_an_error_that_names_the_line(store, hurt
 def test_a_foreign_log_is_named(store, record):
     store.append(NAME, line_of({"n": 0, **record}))
     refused(f"line 1 of .*{NAME} is of another finpod version", TrialLog, store, error=CheckpointError)
-
-
-# --- what follows from it
 
 
 def test_the_whole_of_a_tournament_follows_from_its_log(log):

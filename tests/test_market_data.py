@@ -119,9 +119,6 @@ def test_days_are_read_in_every_usual_form(day):
     assert as_date(day) == np.datetime64("2020-01-02", "ns")
 
 
-# --- extra columns ---------------------------------------------------------------------------------------------------
-
-
 FEATURES = ["return_5", "extra:score", "extra:rate"]
 
 

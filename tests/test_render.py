@@ -56,9 +56,6 @@ def images(content):
     return [(np.asarray(one.convert("RGB")).astype(int), one.info.get("duration")) for one in every]
 
 
-# --- episodes and films
-
-
 def test_an_episode_is_that_of_the_environment():
     env = make_locomotion("hopper", 1, seed=4, threads=1)
     first, actions = env.physics.state["qpos"][0].numpy().copy(), []
@@ -100,9 +97,6 @@ def test_the_camera_follows_the_body(graphics):
     assert min(mask.sum() for mask in body) > 300
     assert np.abs(body[0].argmax(1).mean() - body[1].argmax(1).mean()) < 2
     assert all(0.3 < np.nonzero(mask)[1].mean() / render.WIDTH < 0.7 for mask in body)
-
-
-# --- the command
 
 
 def test_a_clip_is_written_and_told_of(graphics, work):

@@ -189,9 +189,6 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     assert [item.name for item in path.parent.iterdir()] == ["made.html"]
 
 
-# --- evidence
-
-
 def test_what_was_not_run_is_left_out_and_named(html):
     bare, partial = render(make_result(days=40)), render(examined(**SMALL, capacity={}))
     absent = {anchor for anchor in ("baselines", "costs") if f'<h2 id="{anchor}">' not in bare}

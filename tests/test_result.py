@@ -144,9 +144,6 @@ def test_d24_each_variant_is_run_alone_on_the_same_terms(tmp_path):
     assert backtest(seeds[0], market).spread == {}
 
 
-# --- warnings ------------------------------------------------------------------------------------------------------
-
-
 def flat(days=30, **manifest):
     return flat_market(10, 10, 10, days=days, manifest=manifest)
 
@@ -180,9 +177,6 @@ def test_a_first_session_of_one_bar_is_v0_alone():
     index = pd.DatetimeIndex(["2024-01-02 16:00", "2024-01-03 10:00", "2024-01-03 16:00"])
     sessions = make_result(days=2, periods_per_year=504).sessions_of(pd.Series([100.0, 110.0, 121.0], index))
     assert sessions.to_dict() == {pd.Timestamp("2024-01-02"): 100.0, pd.Timestamp("2024-01-03"): 121.0}
-
-
-# --- the printed table
 
 
 def row(text, label):

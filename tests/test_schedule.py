@@ -100,9 +100,6 @@ def test_rank_correlation():
         assert np.isnan(rank_correlation(one, other))
 
 
-# --- the agents in one account
-
-
 backtest = partial(finpod.backtest, examine=False)
 
 

@@ -56,9 +56,6 @@ def test_no_length_shows_what_is_not_there():
         refused(f"level is {level}", minimum_length, TWO_VALUES, level=level)
 
 
-# --- overfitting ----------------------------------------------------------------------------------------------------
-
-
 def test_overfitting_of_two_columns_worked_by_hand():
     """Sharpe ratios but for a factor: A 1 and -1, B 1/6 and 3/2; the best of each half is below the other in the next."""
     assert overfitting(np.array([[0.03, 0.02], [0.01, -0.01], [-0.01, 0.02], [-0.03, 0.01]]), splits=2) == 1.0
@@ -106,9 +103,6 @@ def test_too_little_to_choose_from_is_undefined_and_what_cannot_be_is_refused():
         refused("shape", overfitting, table)
     for splits in (0, 7, 22):
         refused(f"splits is {splits}", overfitting, noise, splits=splits)
-
-
-# --- bootstrap intervals --------------------------------------------------------------------------------------------
 
 
 def noise(seed, days=252, mean=0.0003, sd=0.01):

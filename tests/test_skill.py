@@ -198,8 +198,6 @@ def test_days_that_the_benchmark_lacks_are_left_out_of_its_interval_alone():
     assert {name: gaps[name] == whole[name] for name in whole} == {"strategy": True, ANCHOR: True, BENCHMARK: False}
 
 
-# --- results that look ahead, or could not be audited
-
 LOOKS, CAN = Severity.LOOKS_AHEAD, Severity.CAN_LOOK_AHEAD
 
 

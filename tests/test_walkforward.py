@@ -100,9 +100,6 @@ def test_what_is_invalid_is_refused_in_one_line_and_leaves_nothing(market, tmp_p
     assert names(tmp_path) == []
 
 
-# --- figures of the segments
-
-
 def test_the_result_tells_what_each_segment_earned(market, done):
     result = done.result
     lines = result.agent["segments"]
@@ -141,9 +138,6 @@ def test_d12_d24_all_trials_are_counted_and_each_seed_is_followed_through_all_se
 def test_the_anchor_may_be_weights(market, out):
     weights = np.where(market.member & market.has_bar, 1 / market.shape[1], 0.0)
     assert run(market, out, anchor=weights, end=market.dates[FIRST + 50]).anchor == "extra:anchor"
-
-
-# --- folders
 
 
 def test_c25_the_folder_is_the_strategy_again(market, done):
