@@ -162,7 +162,7 @@ def compare(
 
 
 def _named(runs: Any, names: Sequence[str] | None) -> dict[str, BacktestResult]:
-    """Return the results by unique names, in their order. Saved runs are loaded."""
+    """Return unique name -> result, in the order of `runs`. Saved runs are loaded."""
     runs = [runs] if isinstance(runs, str) or not isinstance(runs, Iterable) else list(runs)
     folders = [run_folder(run) for run in runs if isinstance(run, (str, PathLike))]
     if names is None and len(folders) == len(runs):

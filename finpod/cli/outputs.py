@@ -88,7 +88,7 @@ def training_page(name: str) -> Path:
 
 
 def write_training_page(history: History, *, saved: Path | None = None, overwrite: bool) -> list[Path]:
-    """Write the page of a training, as `write_page` does."""
+    """Write the page of a training. `saved`, `overwrite` and the returned paths are those of `write_page`."""
     from finpod.report.training import render_training_report
 
     def write(page: Path) -> None:

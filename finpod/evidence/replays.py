@@ -189,7 +189,7 @@ class _Decisions:
         self.invested, self.effective = (figures[1:] for figures in concentration(path, window))
         self.latent = random.standard_normal((accounts, window.market.shape[1]))
         self.budget = np.zeros(accounts)
-        """[R] part of the account's turnover so far that each portfolio has not traded yet."""
+        """[R] turnover that each random portfolio still has to trade, to reach that of the strategy's account so far."""
         self.lean = 1.0
         """Factor on the target for the effective number of assets. It falls while the portfolios hold too many."""
         self.last: tuple[int, Account] | None = None

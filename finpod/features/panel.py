@@ -224,8 +224,8 @@ def build_panel(
         if not any(scaling.sd):
             best = min(names, key=shares.__getitem__)
             raise InputError(
-                f"every feature is constant or undefined on most bars in training rows {fit[0]}:{fit[1]}; the best is "
-                f"{best} ({shares[best]:.1%} undefined); load earlier sessions, train later or choose other features",
+                f"in training rows {fit[0]}:{fit[1]}, each feature is constant, or undefined on most bars (fewest: "
+                f"{best} with {shares[best]:.1%}); load earlier sessions, train later or choose other features",
                 argument="features",
             )
     undefined = {name: share for name, share in shares.items() if 0 < share <= MOST_UNDEFINED}

@@ -1,4 +1,4 @@
-"""Pickles a strategy for another process. Reports its fitted models, and its data later than the start of the run."""
+"""Pickles a strategy for another process. Reports the strategy's fitted models, and data of days after the run began."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def find_tickers(columns: list[Column], dates: Column, name: str, ticker_column:
     for other in others:  # one ticker with two values of another identifier may be two securities
         both = pd.DataFrame({"ticker": best.values, "other": other.values}).drop_duplicates().dropna()
         if (again := both["ticker"].duplicated()).any():
-            text = f"{name} has several values of {other.label} for {best.label} {both['ticker'][again].iloc[0]}"
-            way_out = "keep one of the two columns, or (for prices) pass ticker_column="
+            text = f"in {name}, {best.label} {both['ticker'][again].iloc[0]} has several values of {other.label}"
+            way_out = f"remove the column {other.label} or {best.label}, or (for prices) pass ticker_column="
             raise DataError(f"{text}; {way_out}", argument="ticker_column")
     return named[0]

@@ -194,7 +194,7 @@ def _point_in_time(cells: pd.DataFrame, name: str, label: str, market: MarketDat
         called = f"{name}{whose} dated {cell['date']}".removesuffix(" 00:00:00") + f" is {cell['value']:g}"
         if infinite.any():
             raise DataError(f"{label}: {called}; give a finite number, or leave the cell empty")
-        text = f"and another value is known at {cell['known_at']}; keep one, or give a correction a later 'known_at'"
+        text = f"and another value has the same known_at, {cell['known_at']}; keep one, or give one a later known_at"
         raise DataError(f"{label}: {called}, {text}")
     values, row, ticker = (cells[column].to_numpy() for column in ("value", "row", "ticker"))
     shown = row < days

@@ -116,8 +116,8 @@ def _check_columns(columns: Sequence[Column], tickers: Column | None, name: str)
         if (column.unnamed or not column.known) and column.kind == "text":
             fields = {field_of(text) for text in column.texts}
             if None not in fields and (column is not tickers or "close" in fields):
-                text = f"{name} has one value per row, whose field is named in the column {column.label!r}"
-                raise DataError(f"{text}; make a column of each field, for example with frame.pivot")
+                text = f"{name} has one value per row, and the column {column.label!r} says what it is, such as a close"
+                raise DataError(f"{text}; make a column of closes, one of volumes, and so on, with frame.pivot")
 
 
 def _fields(columns: Sequence[Column], name: str) -> dict[str, Column]:
