@@ -24,7 +24,7 @@ class TradingConfig(Terms):
     start_groups: int | None = None
     """Number G of groups, a divisor of num_envs. Accounts of a group trade at the same bars. None: G = num_envs."""
     action: str = "tilt"
-    """'tilt' changes the anchor's weights, 'softmax' sets weights and cash, 'shares' gives orders (FinRL papers)."""
+    """'tilt' changes the anchor's weights. 'softmax' sets weights and cash. 'shares' gives orders (FinRL papers)."""
     tilt: float = 1.0
     """Factor k: weights are proportional to anchor * exp(k tanh(action)). At k = 1, exp(...) is from 0.37 to 2.7."""
     anchor: str = EQUAL
@@ -38,7 +38,7 @@ class TradingConfig(Terms):
     random_start: bool = True
     """True to begin episodes at random bars, False to begin them at the first bar of the window."""
     reward: str = "log"
-    """'log': change of the log of equity over the step, net of costs; 'value': change of equity."""
+    """'log': change of the log of equity in the step. 'value': change of equity in the step. Both are net of costs."""
     reward_scale: float = 1.0
     """Factor on the reward. The FinRL papers scale the change of equity by about 2^-11."""
 
@@ -84,9 +84,9 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
     """Return the target weights w [..., N] float64 that an `action` z gives to N assets.
 
     'tilt': z is [..., N], and w is proportional to a * exp(k * tanh(z)). a [..., N] is `anchor` (None: equal weight),
-    and k is `tilt`. w has the same sum as a, and z = 0 gives a. 'softmax': z is [..., N + 1] for the assets and cash,
-    and w = exp(z) / sum exp(z). Assets outside the mask `among` [..., N], which may not be held, get zero. Exponentials
-    are computed in float64 if z is float64 and requires grad, otherwise in float32.
+    and k is `tilt`. w has the same sum as a, and z = 0 gives w = a. 'softmax': z is [..., N + 1] for the assets and
+    cash, and w = exp(z) / sum exp(z). Assets outside the mask `among` [..., N] may not be held and get weight zero. If
+    z is float64 and requires grad, exponentials are computed in float64, otherwise in float32.
     """
     action = action if action.requires_grad and action.dtype == torch.float64 else action.float()
     among = among.to(action.dtype)
@@ -105,8 +105,8 @@ def target_weights(action: Tensor, among: Tensor, kind: str, tilt: float = 1.0, 
 
 
 def account_state(account: Account, mark: Tensor) -> Tensor:
-    """Return the observed state [..., N + 1] float32: the weights of N assets at prices `mark` [..., N], and last the
-    weight of cash. If equity is zero, all are zero."""
+    """Return the observed state [..., N + 1] float32: the weights of N assets at prices `mark` [..., N], then the
+    weight of cash. If equity is zero, all weights are zero."""
     worth = account.shares * mark
     equity = (account.cash + worth.sum(-1)).clamp(min=1e-9).unsqueeze(-1)
     return torch.cat([(worth / equity).float(), (account.cash.unsqueeze(-1) / equity).float()], -1)
@@ -120,9 +120,9 @@ def greedy_weights(
     """Return the target weights [N] float64 of a policy's mean action for one account at one decision.
 
     `features` [N, F] are the scaled features of N assets. The mask `among` [N] marks the assets that may be held.
-    `state` [N + 1] is the `account_state`. `anchor` [N] float64 is None for equal weight. Only the action 'shares' uses
-    `equity` and `price` [N], to turn orders into weights. The weights are exact if orders fill at `price`. `price` is
-    before adjustment for splits, and 0 for an asset without a bar.
+    `state` [N + 1] is the `account_state`. `anchor` [N] float64 has the anchor's weights (None: equal weight). Only the
+    action 'shares' uses `equity` and `price` [N], to turn orders into weights. These weights are exact if the orders
+    fill at `price`. `price` is before adjustment for splits, and 0 for an asset without a bar.
     """
     code = policy.encode(features[None], among[None], *(() if anchor is None else (anchor[None].float(),)))
     mean, _ = policy(code, state[None, None])

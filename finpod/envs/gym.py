@@ -1,4 +1,4 @@
-"""Gymnasium environments: `TradingEnv` and `DenseTradingEnv` (one account) for stocks, `LocomotionVectorEnv`.
+"""Gymnasium environments. `TradingEnv` and `DenseTradingEnv` (one account) trade, `LocomotionVectorEnv` moves bodies.
 
 When an episode of a vector environment ends, the next episode begins in the same step. `info["final_obs"]` then has the
 last observation of the ended episode, and the mask `info["_final_obs"]` [E] marks ended episodes. An account's episode
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from finpod.envs.locomotion.environment import LocomotionEnv
 
 REACH = 3.0
-"""Factor that turns array actions in [-1, 1] into logits, or into the z of a tilt. |tanh z| is then at most 0.995."""
+"""Array actions in [-1, 1] times this factor are logits, or the z of a tilt, with |tanh z| at most 0.995."""
 
 
 class _Vector(VectorEnv[Any, Any, Any]):
-    """Gymnasium vector environment around `env`. It returns tensors of `env`, or NumPy arrays if `numpy` is True."""
+    """Gymnasium vector environment around `env`. It returns NumPy arrays if `numpy` is True, otherwise tensors."""
 
     def __init__(self, env: Any, observation: spaces.Space[Any], action: spaces.Space[Any], *, numpy: bool) -> None:
         self.env, self.numpy, self.num_envs = env, numpy, env.num_envs
@@ -55,7 +55,7 @@ class _Vector(VectorEnv[Any, Any, Any]):
         return self._seen(self.env.reset(seed)), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Apply actions [E, A] to E environments. Raises InputError for a wrong shape and for values not finite."""
+        """Apply actions [E, A] to E environments. Raises InputError for a wrong shape or a value that is not finite."""
         step = self.env.step(self._action(actions))
         self.env.check()
         ended = step.terminated | step.truncated
@@ -91,13 +91,13 @@ class TradingEnv(_Vector):
 
     With tensors, an observation is {"row": [E] int64, "state": [E, N + 1] float32}. `row` is the number of a row in the
     table `panel.features` [T bars, N assets, F features], which all accounts share. `state` has the weights of the
-    assets at the close of that row, then that of cash. Actions [E, A] depend on `TradingConfig.action`: z [E, N] of a
-    tilt, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are float32 [E].
+    assets at the close of that row, then the weight of cash. Actions [E, A] depend on `TradingConfig.action`: z [E, N]
+    of a tilt, logits [E, N + 1] of assets and cash, or orders [E, N] from -1 to 1. Rewards are float32 [E].
 
     With `numpy`, an observation is [E, N * F + N + 1] float32: the scaled features asset by asset, then the weights of
     assets and cash. Actions [E, A] are clipped to [-1, 1]; z and logits are then multiplied by `REACH`. Rewards are
-    float64 [E]. Gymnasium's RecordEpisodeStatistics can wrap the environment. Its observation wrappers cannot, because
-    episodes are reset within a step.
+    float64 [E]. Gymnasium's RecordEpisodeStatistics can wrap the environment. Gymnasium's observation wrappers cannot,
+    because episodes are reset within a step.
 
     `start` and `end` are the first and last date to trade. `scaling` is the `panel.scaling` of another environment; if
     it is None, the scaling is fitted on the sessions traded. The attribute `env` is the `MarketEnv`.
@@ -142,9 +142,9 @@ class TradingEnv(_Vector):
 
 
 class DenseTradingEnv(gymnasium.Env[Array, Array]):
-    """One account as an ordinary gymnasium environment. The caller resets it after an episode.
+    """One account as an ordinary gymnasium environment. The caller resets the environment after an episode.
 
-    The attribute `many` is the `TradingEnv`, with one account and NumPy arrays, whose spaces and rewards are used.
+    The attribute `many` is a `TradingEnv` with one account and NumPy arrays. It defines the spaces and the rewards.
     `options` are other arguments of `TradingEnv`. The fields num_envs and start_groups of `config` are ignored.
     """
 
@@ -170,8 +170,8 @@ class DenseTradingEnv(gymnasium.Env[Array, Array]):
 class LocomotionVectorEnv(_Vector):
     """A locomotion task as a gymnasium vector environment of E worlds.
 
-    Observations and rewards are float32 tensors on the device of `env`. With `numpy=True` they are arrays, and rewards
-    are float64. The action bound is `env.spec.action_limit`. `step` also raises the errors of `LocomotionEnv.check`.
+    Observations and rewards are float32 tensors on the device of `env`. With `numpy=True`, both are NumPy arrays, and
+    rewards are float64. The action bound is `env.spec.action_limit`. `step` also raises errors of `env.check`.
     """
 
     def __init__(self, env: LocomotionEnv, *, numpy: bool = False) -> None:

@@ -31,8 +31,8 @@ class MarketEnv:
     The row numbers of groups are on the CPU, so delistings and ends of episodes are found without a read from the GPU.
     An action that is NaN or infinite trades nothing, and makes the next `check` raise an error. A step gives the same
     values as a backtest, to the last bit. With `compile`, steps are several times faster and agree to 1e-6; the first
-    step takes a minute, and needs a C++ compiler. `anchor` [T, N] are the anchor's weights at each row of the market.
-    If it is None, they are computed from `config.anchor`, which must not be 'extra:COLUMN'.
+    step takes a minute, and needs a C++ compiler. `anchor` [T, N] has the anchor's weights at each row of the market.
+    If `anchor` is None, the weights are computed from `config.anchor`, which must then not be 'extra:COLUMN'.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class MarketEnv:
         self.reset()
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begin all episodes, at random rows unless `config.random_start` is False. `seed` makes them reproducible."""
+        """Begin all episodes, at random rows if `config.random_start`. A seed makes all episodes reproducible."""
         if seed is not None:
             self._generator.manual_seed(torch_seed(require_seed(seed)))
         self._days = self._draw(self.config.groups)
@@ -80,7 +80,7 @@ class MarketEnv:
     @overload
     def step(self, action: Tensor, *, grad: Literal[True], smooth: float = 0.0) -> tuple[Step, Returns]: ...
     def step(self, action: Tensor, *, grad: bool = False, smooth: float = 0.0) -> Step | tuple[Step, Returns]:
-        """Trade on actions [E, A], and advance by `hold` rows. Return the `Step`, or with `grad`, (`Step`, `Returns`).
+        """Trade on actions [E, A], and advance by `hold` rows. Return the `Step`; with `grad`, (`Step`, `Returns`).
 
         With `grad`, gradients pass from step to step until `detach` is called, and `smooth` is passed to `settle`. If a
         setting blocks the gradient, an InputError names the setting.
@@ -102,8 +102,8 @@ class MarketEnv:
 
     @cached_property
     def baseline(self) -> Tensor:
-        """[n] returns of the anchor after costs, on the CPU, for each row from which `hold` rows are left. Return i is
-        over the `hold` rows from row `first` + i."""
+        """[n] returns of the anchor, net of costs, on the CPU. Return i is from the close of row `first` + i to the
+        close `hold` rows later. The last return ends at row `last`."""
         execution, hold, terms = self.execution, self.config.hold, self.config.uncapped
         account, latest = opening(execution, terms, (hold,)), self.last - hold
         equity = [account.cash]
@@ -180,8 +180,8 @@ class MarketEnv:
         return Observation(state.flatten(0, 1), row)
 
     def _draw(self, count: int) -> Tensor:
-        """Return the start rows [count] of episodes: `first`, or random rows with `config.random_start`. From a random
-        row, an episode (one step if the horizon is None) fits into the window, unless the window is too short."""
+        """Return the start rows [count] of episodes: random rows if `config.random_start`, otherwise `first`. Random
+        rows leave room for an episode (for one step if the horizon is None), unless the window is too short."""
         if not self.config.random_start:
             return torch.full((count,), self.first, dtype=torch.int64)
         latest = max(self.last - self.config.hold * (self.config.horizon or 1), self.first)
@@ -213,7 +213,7 @@ class MarketEnv:
         self, rows: Tensor, account: Account, seen: Account, before: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return (equity at the close of `rows`, reward, mask of ruined accounts, state) after a step. `before` is the
-        equity before the step, and the state is that of `account_state`."""
+        equity before the step, and the state is the result of `account_state`."""
         config, execution = self.config, self.execution
         equity = value(*account, execution.mark[rows])
         gain = (equity / before).clamp(min=RUIN).log() if config.reward == "log" else equity - before
@@ -221,7 +221,7 @@ class MarketEnv:
         return equity, (gain * config.reward_scale).float(), equity <= 0, state
 
     def _record_bad(self, action: Tensor, good: Tensor) -> None:
-        """Record, on the device, environment, step and column of the first bad action."""
+        """Record the environment, step and column of the first bad action. The record stays on the device."""
         env = (~good).flatten().to(torch.uint8).argmax()
         row = action.flatten(0, 1).index_select(0, env.view(1))[0]  # indexing with a tensor would synchronise
         column = (~row.isfinite()).to(torch.uint8).argmax()
@@ -229,8 +229,8 @@ class MarketEnv:
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
     def _restart(self, over: Tensor, ruined: Tensor, final: Observation) -> Observation:
-        """Reset the accounts whose episode has ended, and return the observations; `final` are those before the reset.
-        The groups marked by `over` [G] begin at a new row. Other accounts, marked by `ruined`, stay at their row."""
+        """Reset accounts whose episode has ended. Return the observations; `final` has those before the reset. Groups
+        that `over` [G] marks begin at a new row. Other accounts that `ruined` marks stay at their row."""
         again = ruined
         if over.any():
             self._days = torch.where(over, self._draw(len(over)), self._days)

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class Returns(NamedTuple):
-    """Returns over one step [E] or over K steps [K, E], float64. Gradients pass through `net` and `turnover`."""
+    """Returns of one step [E], or of each of K steps [K, E], float64. Gradients pass through `net` and `turnover`."""
 
     net: Tensor
     """Simple returns of the accounts, net of costs."""

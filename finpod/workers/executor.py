@@ -32,7 +32,7 @@ class Pods:
     timeout: float = 3600.0
     """Seconds after which a pod without a result counts as lost. 30 s are added for the start of its process."""
     address: str | None = None
-    """Address of a Ray cluster, or 'auto' inside it; by default RAY_ADDRESS. Without an address, Ray starts here."""
+    """Address of a Ray cluster, or 'auto' on its nodes. None: RAY_ADDRESS. If both are unset, Ray starts here."""
 
     def __post_init__(self) -> None:
         if self.count != "auto":
@@ -85,10 +85,10 @@ class Executor(Protocol):
         """Return the number of pieces of work to keep running or queued. The number may change at any time."""
 
     def start(self, key: str, piece: Any) -> None:
-        """Run a piece of work, or queue it. Its result is returned by `wait`, with the unique `key`."""
+        """Run a piece of work, or queue it. `wait` returns the result with the unique `key`."""
 
     def wait(self, timeout: float) -> list[Completed | Failed]:
-        """Wait up to `timeout` seconds until a piece of work ends. Return all that have ended since the last call."""
+        """Wait up to `timeout` seconds until a piece of work ends. Return all pieces that ended since the last call."""
 
     def describe(self) -> str:
         """Return a short description of the process or cluster that runs the pieces."""

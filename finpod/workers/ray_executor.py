@@ -26,17 +26,17 @@ from finpod.errors import EngineError, InputError
 from finpod.workers.executor import Completed, Failed, Placement, Pods, Work, timed, with_kind
 
 AHEAD = 0.1
-"""Queued pieces of work per slot (room for one pod). The queue keeps slots busy, and shows autoscalers the demand."""
+"""Queued pieces per slot; a slot is room for one pod. The queue keeps slots busy, and shows autoscalers the demand."""
 POLL = 1.0
 """Smallest number of seconds between two queries of the cluster's size."""
 SILENCE = 45.0
-"""Seconds in which a cluster must answer a query for its size. After 60 s, Ray would end this process."""
+"""Seconds in which a cluster must answer a query for its size. Ray would end this process after 60 s of silence."""
 KNOCK = 5.0
 """Seconds in which the address of a cluster must accept a connection. Ray itself would try for minutes."""
 GRACE = 30.0
 """Seconds added to the time limit of a piece, because a new process needs time to start."""
 LOOK = 0.5
-"""Largest number of seconds between two checks of Ray's processes. 15 s after their end, Ray would end this process."""
+"""Largest number of seconds between two checks of Ray's processes. If they ended, Ray would end this one 15 s later."""
 VITAL = ("raylet", "gcs_server")
 """Names of the processes that Ray cannot run without."""
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}  # cancelled pieces leave errors
@@ -51,8 +51,8 @@ _CONTEXTS: dict[str, Any] = {}
 class RayExecutor:
     """Executor that runs `work` on Ray. If this process has already initialised Ray, that connection is used.
 
-    Otherwise, the executor joins the cluster at `pods.address`, or at the environment variable RAY_ADDRESS if that is
-    None. Without an address, it starts Ray on this machine. If `pods.count` is 'auto', the number of pieces follows the
+    Otherwise, the executor joins the cluster at `pods.address` or, if this is None, at the address in RAY_ADDRESS.
+    Without an address, it starts Ray on this machine. If `pods.count` is 'auto', the number of pieces follows the
     cluster's size. The processes of a node share NumPy arrays in `context`, so use arrays for large data. In a worker,
     `work` receives `restore(context)`, or `context` if `restore` is None. Raises InputError if Ray is not installed,
     if it cannot start or be reached, or if this machine is too small for a pod.
@@ -87,8 +87,8 @@ class RayExecutor:
                 raise
 
     def _begin(self, address: str | None) -> None:
-        """Connect to the cluster at `address`. If it is None, start Ray on this machine, with the cores that this
-        process may use. The address 'local' keeps Ray from joining another cluster on this machine."""
+        """Connect to the cluster at `address`. If `address` is None, start Ray on this machine, with the cores that
+        this process may use. The address 'local' keeps Ray from joining another cluster on this machine."""
         local = {} if address else {"include_dashboard": False, "num_cpus": cpu_count()}
         at_sigterm = signal.getsignal(signal.SIGTERM)
         try:
@@ -223,7 +223,7 @@ class RayExecutor:
         return lost
 
     def describe(self) -> str:
-        """Return a text with the number of nodes and the number of pods that they have room for."""
+        """Return a text with the number of nodes and the number of pods for which the nodes have room."""
         nodes, slots = len(self._alive()), self.slots()
         return f"Ray, {nodes} node{'s' * (nodes > 1)}, room for {slots} pod{'s' * (slots != 1)}"
 
@@ -268,7 +268,7 @@ def _knock(address: str) -> None:
 
 
 def _environment() -> dict[str, Any]:
-    """Return Ray's runtime_env, in which workers can import finpod even if it is not installed and use one thread."""
+    """Return a runtime_env for Ray: workers use one thread, and can import finpod even if finpod is not installed."""
     root = str(Path(__file__).parents[2])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {"env_vars": {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1"}}
@@ -277,8 +277,8 @@ def _environment() -> dict[str, Any]:
 def _run(
     boxed: list[Any], work: Work, restore: Callable[[Any], Any] | None, key: str, piece: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Run a piece of work in the worker process, and return (result, placement). `boxed` is [reference to the context],
-    and `key` identifies the context, which is fetched only if it is not cached."""
+    """Run a piece of work in the worker process, and return (result, placement). `boxed` is [reference to the context].
+    The context is fetched only if it is not cached under `key`."""
     import ray
 
     if key not in _CONTEXTS:

@@ -1,4 +1,4 @@
-"""`LocomotionEnv`: parallel worlds of one locomotion task, on either physics engine."""
+"""`LocomotionEnv`: parallel worlds of one locomotion task, on MuJoCo (CPU) or MuJoCo Warp (GPU)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from finpod.errors import CheckpointError, FinpodError, InputError, require_numb
 HUGE = 1e18
 """Actions of this size or more are treated like NaN, because their squares in the cost could overflow float32."""
 MAX_FAILURES = 100
-"""Default of `max_failures`, the number of failures (NaN, overflow) of worlds that a `LocomotionEnv` tolerates."""
+"""Default of `max_failures`: a `LocomotionEnv` tolerates this many failures (NaN, overflow) of its worlds."""
 
 
 class LocomotionEnv:
@@ -82,7 +82,7 @@ class LocomotionEnv:
         return Step(Observation(self._obs), reward, terminated, truncated, Observation(final))
 
     def check(self) -> None:
-        """Raise InputError if an action had NaN or a size of `HUGE` or more, FinpodError after too many failures."""
+        """Raise InputError if an action had NaN or a size of at least `HUGE`, FinpodError after too many failures."""
         (env, step), failures = self._bad.tolist(), int(self.failures)
         self._bad.fill_(-1)
         if env >= 0:
@@ -103,7 +103,7 @@ class LocomotionEnv:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state of `state_dict`. Raises CheckpointError if its observations have another shape."""
+        """Continue from a state of `state_dict`. Raises CheckpointError if stored observations have another shape."""
         stored, expected = tuple(state["obs"].shape), tuple(self._obs.shape)
         if stored != expected:
             text = f"the stored observations have shape {stored}, but {self.spec.gym_id} needs {expected}"
@@ -119,7 +119,7 @@ class LocomotionEnv:
         return self.spec.observe(self.physics.state).float()
 
     def _begin(self, mask: Tensor) -> None:
-        """Begin episodes in the worlds of `mask` [W]. Noise on positions and velocities is drawn for all worlds."""
+        """Begin episodes in the worlds that `mask` [W] marks. Noise is drawn for all worlds."""
         spec, state = self.spec, self.physics.state
 
         def uniform(like: Tensor, bound: float) -> Tensor:
@@ -133,7 +133,7 @@ class LocomotionEnv:
         self.physics.reset(mask, qpos, qvel)
 
     def _record_bad(self, good: Tensor) -> None:
-        """Record environment and step of the first action that is not `good`, without reading from the device."""
+        """Record environment and step of the first action that is not `good` [W]. The record stays on the device."""
         bad = torch.stack([(~good).to(torch.uint8).argmax(), torch.full_like(self._bad[1], self._clock)])
         self._bad = torch.where((self._bad[0] < 0) & ~good.all(), bad, self._bad)
 
@@ -145,7 +145,7 @@ def make_locomotion(
     """Return the `LocomotionEnv` of a task with `num_envs` worlds. The physics run on MuJoCo's thread pool if `device`
     is the CPU, and on MuJoCo Warp otherwise.
 
-    Raises InputError for an unknown task or variant, for an invalid number, and if the engine is not installed.
+    Raises InputError for an unknown task or variant, for an invalid number, or if the physics engine is not installed.
     """
     spec = spec_of(name, variant)
     require_number("num_envs", num_envs, 1, whole=True)

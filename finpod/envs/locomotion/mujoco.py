@@ -21,7 +21,7 @@ STATE = ("qpos", "qvel", "ctrl", "time", "qacc_warmstart")
 CONSTANTS = ("body_mass",)
 """Fields of the model that a task may read."""
 START = 1.0
-"""Clock of a new episode, in seconds. If a world becomes NaN, MuJoCo resets its clock to 0, which `step` detects."""
+"""First time on the clock of an episode, in seconds. MuJoCo sets the clock of a NaN world to 0; `step` detects this."""
 
 
 def load_model(spec: Spec) -> Any:
@@ -51,7 +51,7 @@ def load_model(spec: Spec) -> Any:
 
 
 def describe(spec: Spec, model: Any = None) -> dict[str, str]:
-    """Return a dict with the names of 'engine' (and its version), 'integrator' and 'solver' of a task's model."""
+    """Return {'engine': name and version, 'integrator': name, 'solver': name} for the model of a task."""
     option = (model or load_model(spec)).opt
     import mujoco
 
@@ -63,8 +63,8 @@ def describe(spec: Spec, model: Any = None) -> dict[str, str]:
 
 
 def threads_of(requested: int | None) -> int:
-    """Return the number of threads to use: `requested`, unless it is None. Then it is the environment variable
-    OMP_NUM_THREADS (1 in pods on Ray) or, if this is not set, the number of usable cores."""
+    """Return the number of threads: `requested`. If `requested` is None, return the environment variable
+    OMP_NUM_THREADS (1 in pods on Ray). If this variable is not set, return the number of usable cores."""
     return requested or int(os.environ.get("OMP_NUM_THREADS") or cpu_count())
 
 
@@ -72,11 +72,11 @@ class Physics:
     """Interface of both physics engines: W simulations ("worlds") of one model."""
 
     state: dict[str, Tensor]
-    """MuJoCo's name of a field -> its tensor, which changes with the simulation. Set 'ctrl' before a step."""
+    """MuJoCo's name of a field -> tensor. `step` changes tensors (not constants) in place. Set 'ctrl' before a step."""
     initial_qpos: Tensor
     """[nq] positions of the model at rest."""
     dt: float
-    """Length of a step in seconds."""
+    """Simulated seconds per `step`, which takes `Spec.frame_skip` physics steps."""
     device: torch.device
 
     def step(self) -> Tensor:
@@ -84,7 +84,7 @@ class Physics:
         raise NotImplementedError
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
-        """Reset the worlds of `mask` [W] to their rows of `qpos` [W, nq] and `qvel` [W, nv]; others do not change."""
+        """Reset the worlds that `mask` [W] marks to their rows of `qpos` [W, nq] and `qvel` [W, nv], and no others."""
         raise NotImplementedError
 
     def save(self) -> dict[str, Tensor]:

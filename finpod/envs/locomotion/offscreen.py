@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 MODEL, POSITIONS, FRAMES = "model.mjb", "positions.npy", "frames.npy"
-"""Files in the folder: MuJoCo's binary model, positions [T, nq] float64, and the frames written, [T, H, W, 3] uint8."""
+"""Names of files in FOLDER: MuJoCo's binary model, positions [T, nq] float64, and drawn frames [T, H, W, 3] uint8."""
 
 
 def draw(folder: Path, width: int, height: int) -> None:
-    """Draw a frame for each row of `POSITIONS`, without shadows, which are slow on a CPU. Write all to `FRAMES`."""
+    """Draw each row of `POSITIONS`, and write all frames to `FRAMES`. Shadows are left out: they are slow on a CPU."""
     import mujoco
     import numpy as np
 

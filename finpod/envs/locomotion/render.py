@@ -70,7 +70,7 @@ class Film(NamedTuple):
 
 @torch.no_grad()
 def play(env: LocomotionEnv, act: Callable[[Observation], Tensor]) -> Episode:
-    """Run an episode with the actions [1, A] of `act` and return it. `env` has one world, which has just been reset.
+    """Run and return an episode with the actions [1, A] of `act`. `env` must have one world, which was just reset.
 
     Raises InputError for an action that is not finite.
     """

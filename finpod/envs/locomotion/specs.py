@@ -37,7 +37,7 @@ def mass_centre(state: State) -> Tensor:
 
 
 def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
-    """Return a function state -> joint positions without the first `skip`, then velocities clipped at +-`limit`."""
+    """Return a function of states: joint positions without the first `skip`, then velocities clipped at +-`limit`."""
 
     def observe(state: State) -> Tensor:
         return torch.cat([state["qpos"][:, skip:], state["qvel"].clamp(-limit, limit)], -1)
@@ -46,7 +46,7 @@ def joints(skip: int, limit: float = torch.inf) -> Callable[[State], Tensor]:
 
 
 def with_forces(observe: Callable[[State], Tensor], limit: float) -> Callable[[State], Tensor]:
-    """Return a function state -> `observe(state)`, then the forces on each body (not the world), within +-`limit`."""
+    """Return a function of states: `observe(state)`, then forces on bodies (not the world), clipped at +-`limit`."""
 
     def observe_forces(state: State) -> Tensor:
         return torch.cat([observe(state), state["cfrc_ext"][:, 1:].flatten(1).clamp(-limit, limit)], -1)
@@ -66,7 +66,7 @@ def always(state: State) -> Tensor:
 
 
 def upright(low: float, high: float) -> Callable[[State], Tensor]:
-    """Return a function state -> bool mask [W] of worlds whose torso is from `low` to `high` metres high."""
+    """Return a function from states to bool masks [W]: the height of the torso is from `low` to `high` metres."""
 
     def healthy(state: State) -> Tensor:
         return (state["qpos"][:, 2] >= low) & (state["qpos"][:, 2] <= high)
@@ -75,7 +75,7 @@ def upright(low: float, high: float) -> Callable[[State], Tensor]:
 
 
 def hopper_healthy(state: State) -> Tensor:
-    """Return a bool mask [W]: torso above 0.7 m and tilted less than 0.2 rad, all angles and velocities below 100."""
+    """Return a bool mask [W]: torso above 0.7 m, tilt below 0.2 rad, and all angles and velocities within +-100."""
     height, angle = state["qpos"][:, 1], state["qpos"][:, 2]
     bounded = (state["qpos"][:, 2:].abs().amax(-1) < 100) & (state["qvel"].abs().amax(-1) < 100)
     return (height > 0.7) & (angle.abs() < 0.2) & bounded
@@ -136,13 +136,13 @@ class Spec:
     qpos_noise: float
     """Bound of the uniform noise on the positions of a new episode."""
     qvel_noise: float
-    """Bound of the uniform noise on the velocities of a new episode. If `qvel_normal`, the noise is normal, and this is
-    its standard deviation."""
+    """Bound of the uniform noise on the velocities of a new episode. If `qvel_normal` is True, the noise is
+    normal with this standard deviation."""
     qvel_normal: bool = False
     steps: int = 1_000_000
     """Default number of environment steps that an agent trains for."""
     ppo: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of PPO for this task, where they differ from those of the other locomotion tasks."""
+    """Settings of PPO for this task. They replace those in `finpod.locomotion.PPO`."""
     contacts: tuple[int, int]
     """Largest number of contacts and largest number of constraints that a world had under random actions."""
 

@@ -2,13 +2,13 @@
 
 It differs from MuJoCo on the CPU:
 
-- The state is float32. Without the differences below, one step from equal states agrees to 3e-6 in all positions.
+- The state is float32. Apart from the differences below, one step from equal states agrees to 3e-6 in all positions.
 - Humanoid's model uses the PGS solver, which Warp lacks. Warp uses the Newton solver instead.
 - The standard variant of Ant is a slightly different system. If a capsule stands within 30 degrees of the normal of the
-  floor, Warp's contact has fixed tangent axes, while MuJoCo's follow the capsule. Ant's pyramidal friction cone
-  depends on them. After one step from equal states of random motion, positions of the two engines differ by more than
-  1e-4 in 32 % of the worlds, and by at most 0.03 (metres, radians). The median difference is 1e-7. If both engines use
-  an elliptic cone, the largest difference is 4e-7.
+  floor, the tangent axes of its contact are fixed in Warp, but follow the capsule in MuJoCo. Ant's pyramidal friction
+  cone depends on these axes. After one step from equal states of random motion, positions of the two engines differ by
+  more than 1e-4 in 32 % of the worlds, and by at most 0.03 (metres, radians). The median difference is 1e-7. If both
+  engines use an elliptic cone, the largest difference is 4e-7.
 
 The numbers were measured on Warp's CPU device. The CUDA graphs, and their tests (test_warp.py), have not run on a GPU.
 """
@@ -27,7 +27,7 @@ from finpod.envs.locomotion.specs import Spec
 from finpod.errors import InputError
 
 MARGIN = 2
-"""Memory for contacts and constraints, as a multiple of the largest number under random actions."""
+"""Memory for contacts and constraints, as a multiple of the largest numbers under random actions, `Spec.contacts`."""
 FEWEST = 16
 """Contact memory is allocated for at least this many worlds. All worlds share it, and several may need much at once."""
 
@@ -55,7 +55,7 @@ def load_for_warp(spec: Spec) -> Any:
 
 
 def describe(spec: Spec) -> dict[str, str]:
-    """Return a dict with the names of 'engine' (and its version and precision), 'integrator' and 'solver' of a task."""
+    """Return {'engine': name, version and precision, 'integrator': name, 'solver': name} for the model of a task."""
     model, (_, mujoco_warp) = load_for_warp(spec), packages(spec)
     return mujoco.describe(spec, model) | {"engine": f"MuJoCo Warp {mujoco_warp.__version__}, float32"}
 
@@ -136,8 +136,8 @@ class WarpPhysics(Physics):
         return self._warp.ScopedDevice(str(self.device))
 
     def _prepared(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Return a function that does `work` on the device. On a GPU, this is a CUDA graph that runs on torch's stream,
-        and `work` runs once before the graph is captured, so that its kernels are compiled."""
+        """Return a function that does `work` on the device. On a GPU, the function launches a CUDA graph on torch's
+        stream. `work` runs once before the graph is captured, so that the kernels of `work` are compiled."""
         warp = self._warp
         if self.device.type != "cuda":
 
@@ -156,5 +156,5 @@ class WarpPhysics(Physics):
 
 
 def _where(mask: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Return the rows of `one` [W, ...] where `mask` [W] is True, and of `other` elsewhere."""
+    """Return the rows of `one` [W, ...] where `mask` [W] is True, and the rows of `other` elsewhere."""
     return torch.where(mask.view(-1, *[1] * (one.dim() - 1)), one, other)
