@@ -11,12 +11,12 @@ from finpod.rl.task import Table
 
 
 class Learner(Protocol):
-    """Algorithm that trains a policy. `groups` is the number of groups of environments that share a row of `table`, see
-    `Environment.groups`. If the task has no table, `table` is None and `groups` is the number of environments."""
+    """Algorithm that trains a policy. `groups` is the number of groups of environments. Environments of a group share a
+    row of `table`. If the task has no table, `table` is None and `groups` is the number of environments."""
 
     Config: Any
     """Frozen dataclass with the learner's settings. The field `num_steps` is the number of steps that each environment
-    takes between two updates. If there is a field `network`, `Task.policy` gets its value as a setting."""
+    takes between two updates. The value of a field `network`, if there is one, is a setting for `Task.policy`."""
     bounds: ClassVar[Any]
     """Settings that the tournament may vary: name -> (lowest value, highest value)."""
     needs_gradient: bool

@@ -1,7 +1,7 @@
 """Analytic policy gradient (APG): the exact gradient of an objective after costs, through a differentiable environment.
 
 K steps are taken and differentiated together (truncated back-propagation through time; Wiedemann et al. 2023). The next
-update continues with the same accounts, without gradients of earlier steps. The policy is deterministic.
+update continues with the same accounts; its gradients do not reach earlier steps. The policy is deterministic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ScorerSpec(AccountSpec):
     """Sizes and kinds of a `ScorerPolicy`. `action` must be 'tilt' or 'softmax'."""
 
     network: str = "linear"
-    """Kind of network: 'linear', or 'mlp' for two layers that also see the mean over the assets."""
+    """Kind of network: 'linear', or 'mlp' with two layers. The second layer also sees the mean over the assets."""
 
 
 class ScorerPolicy(AccountPolicy):
@@ -43,7 +43,7 @@ class ScorerPolicy(AccountPolicy):
     The network scores the assets. h is the action that keeps the present holdings. keep is `MOST_KEPT` * sigmoid(y),
     where y is linear in the mean features of the assets. With 'mlp', the outputs of the encoder replace the features.
     An untrained policy trades towards the anchor ('tilt') or equal weights of all assets and cash ('softmax'). Each
-    decision moves the mix of the assets about halfway there, and the fraction of cash almost all the way.
+    decision moves the mix of the assets about halfway to this target, and the fraction of cash almost all the way.
     """
 
     spec: ScorerSpec
@@ -68,7 +68,7 @@ class ScorerPolicy(AccountPolicy):
         return Code(score, MOST_KEPT * keep.sigmoid(), cash, torch.zeros_like(cash), among, anchor)
 
     def forward(self, code: Code, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [..., M, A] and values 0 [..., M] for states [..., M, N + 1] of M accounts per table row."""
+        """Return actions [..., M, A] and zero values [..., M] for states [..., M, N + 1], with M accounts per row."""
         keep = code.inertia.unsqueeze(-2)
         action = (1 - keep) * code.score.unsqueeze(-2) + keep * self._holding(code, state)
         return self._with_cash(action, code), torch.zeros_like(state[..., 0])
@@ -123,7 +123,7 @@ class APGConfig:
     network: str = "linear"
     """Network of a `ScorerPolicy`: 'linear' or 'mlp'."""
     num_steps: int = 4
-    """Number K of steps through which gradients pass. With a larger K, the same number of steps gives fewer updates."""
+    """Number K of steps per update; gradients pass through all K steps. A larger K means fewer updates per training."""
     learning_rate: float | None = None
     """Initial step size of Adam. None: the default of the network (`ADAM`)."""
     anneal_lr: bool = True
@@ -131,7 +131,7 @@ class APGConfig:
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     smooth: float = 1e-4
-    """Costs of trades below this fraction of equity are smoothed in training, see `ledger.settle`. 0: no smoothing."""
+    """Costs of trades below this fraction of equity are smoothed in training (see `ledger.settle`). 0: no smoothing."""
 
     def __post_init__(self) -> None:
         require_choice("objective", self.objective, tuple(PENALTIES))

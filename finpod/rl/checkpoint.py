@@ -53,8 +53,8 @@ class Checkpoint:
     def policy(self, device: str | torch.device = "cpu", untrained: Policy | None = None) -> Policy:
         """Return the policy, ready to act. The weights are loaded into `untrained`, or into a new policy on `device`.
 
-        Raises CheckpointError if the weights do not fit. If `untrained` is None, it is also raised for a policy that
-        only its task can build.
+        Raises CheckpointError if the weights do not fit, or if `untrained` is None and only the task can build the
+        policy.
         """
         sizes = dict(self.policy_spec)
         kind = sizes.pop("kind", "market")
@@ -95,7 +95,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, stored: bytes, path: str = "the checkpoint") -> Checkpoint:
-        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError, naming `path`, for other content."""
+        """Return the checkpoint that `to_bytes` stored. Raises CheckpointError about `path` for other content."""
         try:
             content = torch.load(io.BytesIO(stored), map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged pickle can fail in any way
@@ -140,7 +140,7 @@ def read_marker(folder: Path, marker: str, form: str) -> dict[str, Any]:
 
 
 def spec_of(policy: Policy) -> dict[str, Any]:
-    """Return the sizes and the kind of a policy as a dict. Kind 'own' has no sizes. Kind 'market' is not written."""
+    """Return the sizes and the kind of a policy. A policy of kind 'own' has no sizes. The kind 'market' is left out."""
     if policy.kind not in POLICIES:
         return {"kind": "own"}
     return asdict(policy.spec) | ({} if policy.kind == "market" else {"kind": policy.kind})

@@ -16,8 +16,8 @@ LONGEST = 100_000
 
 @torch.no_grad()
 def mean_action(policy: Policy, obs: Observation, table: Table | None = None, groups: int | None = None) -> Tensor:
-    """Return the policy's mean actions [E, A] for E observations. `groups` is the number of groups of environments that
-    share a table row. None: each environment is a group of its own."""
+    """Return the policy's mean actions [E, A] for E observations. `groups` is the number of groups of environments; the
+    environments of a group share a table row. None: each environment is a group of its own."""
     count = len(obs.state) if table is None or groups is None else groups
     code = encode_rows(policy, table, of_groups(obs.row, count))
     mean, _ = policy(code, obs.state.float().unflatten(0, (count, -1)))
@@ -32,7 +32,7 @@ class Episodes(NamedTuple):
 
 
 def episodes(env: Environment, policy: Policy, table: Table | None = None) -> Episodes:
-    """Return the return and length of one episode of each environment.
+    """Return the sum of rewards and the number of steps of one episode of each environment.
 
     Episodes begin in the current states. The actions are the policy's mean actions. Raises InputError for an action
     that is not finite, and for an episode of more than `LONGEST` steps.

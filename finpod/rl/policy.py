@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 MOST_KEPT = 0.98
-"""Largest size of the coefficient of the present holdings in a mean action. At 1, a `ScorerPolicy` ignores scores."""
+"""Largest |coefficient| of present holdings in a mean action. A `ScorerPolicy` with coefficient 1 ignores scores."""
 SUMMARY = 3
 """Number of account features of the value head: cash, mean score of the holdings, and concentration."""
 
@@ -31,7 +31,7 @@ def linear(
 
 
 class RunningStats(nn.Module):
-    """Running mean and variance [S] of the batches given to `update` (Chan et al. 1979). `forward` scales with them."""
+    """Running mean and variance [S] of all batches of `update` (Chan et al. 1979). `forward` normalises by them."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -80,11 +80,11 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of the action dimensions with an effect, the same for all M environments."""
+        """Return a bool mask [..., 1, A] of action dimensions that have an effect. All M environments share it."""
         raise NotImplementedError
 
     def observe(self, code: Any, state: Tensor) -> None:
-        """Add the states [..., M, S] of a rollout to the statistics, if any; see `acts_on_statistics`."""
+        """Add states [..., M, S] of a rollout to the policy's statistics, if it has any; see `acts_on_statistics`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +119,8 @@ class Code(NamedTuple):
     cash: Tensor
     """[D, 1] logit of cash."""
     value: Tensor
-    """[D, 1 + SUMMARY] value of the row, and coefficients of the account features. The value loss does not train the
-    encoder, because the gradient of this loss is several times that of the policy loss. Unused by a `ScorerPolicy`."""
+    """[D, 1 + SUMMARY] value of the row, then coefficients of the account features. The value loss does not train the
+    encoder, because this loss has several times the gradient of the policy loss. Unused by a `ScorerPolicy`."""
     among: Tensor
     """[D, N] bool mask of the assets that may be held."""
     anchor: Tensor | None = None
@@ -144,8 +144,8 @@ class AccountPolicy(Policy):
         return nn.functional.relu(self.mixed(torch.cat([hidden, mean.expand_as(hidden)], -1)))
 
     def acting(self, code: Any) -> Tensor:
-        """Return a bool mask [..., 1, A] of the action dimensions in use: those of the assets that may be held and have
-        a share of the anchor. With 'softmax', cash is also in use; with 'shares', all assets are."""
+        """Return a bool mask [..., 1, A] of the action dimensions in use: the assets that may be held and have a weight
+        in the anchor. With 'softmax', the dimension of cash is also in use. With 'shares', all dimensions are."""
         among: Tensor = code.among if code.anchor is None else code.among & (code.anchor > 0)
         if self.spec.action == "shares":
             return torch.ones_like(among).unsqueeze(-2)
@@ -186,9 +186,9 @@ def mean_among(values: Tensor, among: Tensor) -> Tensor:
 class MarketPolicy(AccountPolicy):
     """Gaussian policy with a value function.
 
-    The mean action is score + inertia * h; see `Code`. h is the action that keeps the holdings; with 'shares', h grows
-    with the holdings. An untrained policy has mean actions of zero: the anchor ('tilt'), equal weights of assets and
-    cash ('softmax'), or no trade ('shares').
+    The mean action is score + inertia * h (see `Code`). h is the action that keeps the holdings. With 'shares', h only
+    grows with the holdings. The mean actions of an untrained policy are zero. They give the anchor ('tilt'), equal
+    weights of assets and cash ('softmax'), or no trade ('shares').
     """
 
     spec: PolicySpec
@@ -243,8 +243,8 @@ class DenseSpec:
 
 
 class DensePolicy(Policy):
-    """Gaussian policy and value function. Each is a network of two tanh layers on the normalised observation. The mean
-    actions of an untrained policy are near zero."""
+    """Gaussian policy and value function. Each has its own network, with two tanh layers on the normalised observation.
+    The mean actions of an untrained policy are near zero."""
 
     spec: DenseSpec
     kind = "dense"
@@ -282,5 +282,5 @@ def log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 
 def entropy(log_std: Tensor) -> Tensor:
-    """Return the entropy of a Gaussian per action dimension, [] or [A] like `log_std`."""
+    """Return the entropy per action dimension of a Gaussian. `log_std` and the entropy have shape [] or [A]."""
     return log_std + 0.5 * math.log(2 * math.pi * math.e)

@@ -36,11 +36,11 @@ class PPOConfig:
     """Number of passes over a rollout."""
     num_minibatches: int = 4
     """Number of minibatches per pass, each with one optimiser step. With a table, a minibatch has all steps of some
-    groups of environments, so there are at most as many minibatches as groups. Without a table, it has single steps."""
+    groups, so there are at most as many minibatches as groups. Without a table, a minibatch has single steps."""
     max_grad_norm: float = 0.5
     """Bound on the norm of the gradient."""
     target_kl: float = 0.05
-    """Approximate KL divergence (per action dimension if `factored`) above which an update changes the weights no further."""
+    """Approximate KL divergence at which an update stops changing weights, per action dimension if `factored`."""
     weight_decay: float = 0.0
     """Coefficient of decoupled weight decay."""
     num_steps: int = 16
@@ -51,8 +51,8 @@ class PPOConfig:
     scale_reward: bool = False
     """True to divide rewards by the running standard deviation of the discounted return, and to clip them at +-10."""
     center_days: bool = True
-    """True to subtract from each advantage the mean over its group at the same step. A group shares a table row, so
-    this removes the move of the whole market. With one environment per group, it has no effect."""
+    """True to subtract from each advantage the group's mean advantage at that step. A group shares a table row, so the
+    subtraction removes the move of the whole market. With one environment per group, the setting has no effect."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "clip_coef", "max_grad_norm", "target_kl"):
@@ -131,8 +131,8 @@ class PPO:
         return losses | {"reward": rollout.reward.mean()}
 
     def batch(self, rollout: Rollout) -> dict[str, Any]:
-        """Return the arguments of `loss` except ent_coef, for H steps of G groups of M environments. They have shape
-        [H, G, M, ...] ('row': [H, G]). Without a table, all H * E steps form the second axis: [1, H * E, 1, ...]."""
+        """Return the arguments of `loss` except ent_coef, for H steps of G groups of M environments. 'row' has shape
+        [H, G], the others [H, G, M, ...]. Without a table, shapes are [1, H * E, 1, ...] for E environments."""
         scaled = rollout._replace(reward=self._scaled(rollout)) if self.config.scale_reward else rollout
         advantage = gae(scaled, self.config.gamma, self.config.gae_lambda)
 
@@ -156,7 +156,7 @@ class PPO:
         self.policy.observe(encode_rows(self.policy, self.table, batch["row"]), batch["state"])
 
     def _scaled(self, rollout: Rollout) -> Tensor:
-        """Return rewards [H, E] divided by the standard deviation of all discounted returns so far, clipped at +-10."""
+        """Return rewards [H, E] in standard deviations of all discounted returns so far, clipped at +-10."""
         total, totals = self._return.expand(rollout.reward.shape[1:]), []
         for reward, ended in zip(rollout.reward, rollout.terminated | rollout.truncated, strict=True):
             total = self.config.gamma * total + reward
@@ -204,7 +204,7 @@ class PPO:
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": bonus, "kl": kl.detach()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the optimiser, the random numbers and the reward scaling for a checkpoint."""
+        """Return, for a checkpoint, the states of the optimiser, the random generator and the reward scaling."""
         state: dict[str, Any] = {"optimizer": self.optimizer.state_dict(), "updates": self.updates}
         state["generator"] = self.generator.get_state()
         if self.config.scale_reward:

@@ -28,8 +28,8 @@ class Table(NamedTuple):
     among: Tensor
     """[T, N] bool mask of the entries that a decision on each row may use."""
     anchor: Tensor | None = None
-    """[T, N] float32 weights that actions change, zero outside `among`. If it is None, actions change equal weights,
-    and `Policy.encode` is called without an anchor."""
+    """[T, N] float32 weights that actions change, zero outside `among`. If the anchor is None, actions change equal
+    weights, and `Policy.encode` is called without an anchor."""
 
 
 class Score(NamedTuple):
@@ -45,7 +45,7 @@ class Score(NamedTuple):
 class Space:
     """Settings of an agent that the tournament varies in addition to learner settings, such as the network's width.
 
-    An agent with new settings draws all of them. A mutated copy of an agent changes `ranges` and learner settings only.
+    If an agent gets new settings, all are drawn. A mutated copy changes only settings in `ranges` and of the learner.
     """
 
     start: Mapping[str, Any] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class Environment(Protocol):
     num_envs: int
     """Number of environments E."""
     groups: int = 1
-    """Number of groups of E / groups environments each. The environments of a group always observe the same row of the
-    table. Without a table, the number is not used."""
+    """Number of groups; each group has E / `groups` environments. The environments of a group always observe the same
+    row of the table. Without a table, the number is not used."""
     differentiable: bool = False
     """True if `step(action, grad=True, smooth=...)` returns a step and its `Returns`. `detach()` must then stop
     gradients at the current step. `smooth` is the width over which kinks of the return are smoothed."""
@@ -109,9 +109,9 @@ class Task:
     steps: int = 600_000
     """Default number of environment steps that an agent trains for."""
     undifferentiable: str | None = "the reward"
-    """Name of the part that lacks the gradient that 'apg' needs. None if the environments are differentiable."""
+    """Name of the part of the task that blocks the gradient of 'apg'. None if environments are differentiable."""
     measure: str = "score"
-    """Metric of a `Score` that agents are ranked by; higher is better."""
+    """Name of the metric in `Score.metrics` by which agents are ranked. A higher value is better."""
 
     def env(self, num_envs: int, seed: int, device: torch.device) -> Environment:
         """Return `num_envs` environments to train in."""
@@ -143,8 +143,8 @@ class Task:
         return {}
 
     def baseline(self) -> Array | None:
-        """Return the returns [n] of a policy without skill, or None. These are subtracted from the returns of agents
-        before selection compares them."""
+        """Return the returns [n] of a policy without skill, or None. Selection subtracts these returns from the returns
+        of agents before it compares the agents."""
         return None
 
     def spec(self) -> dict[str, Any]:
