@@ -1,4 +1,4 @@
-"""Anchors: portfolios that an agent tilts and must beat, given by the name of a rule or as the user's own weights."""
+"""Anchors: portfolios that an agent tilts and must beat. A rule or the user's own weights define an anchor."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def rule_weights(anchor: str, dollars: Tensor | None, among: Tensor, rows: int) 
 
     The bool mask `among` [T, N] marks the assets that may be held; other assets get zero. 'equal-weight' gives equal
     weights. 'dollar-volume' gives weights in proportion to the square root of the mean dollar volume of the last `rows`
-    bars. `dollars` [T, N] is close * volume, NaN where unknown. The mean is over the bars where it is known. An asset
-    without a known dollar volume in these bars gets the smallest weight at the bar. If no asset has dollar volume, all
+    bars. `dollars` [T, N] is close * volume, NaN where unknown; the mean leaves out NaN. An asset without a known
+    dollar volume in these bars gets the smallest weight of the others at the bar. If no asset has dollar volume, all
     get equal weights. Raises InputError for 'dollar-volume' if `dollars` is None.
     """
     equal = among / among.sum(-1, keepdim=True).clamp(min=1).double()
@@ -67,8 +67,8 @@ def anchor_weights(
 ) -> Tensor:
     """Return the weights [T, N] float64 of an anchor at each of T bars, for N assets. Row t uses only data up to bar t.
 
-    Assets that are not members or have no bar get zero. The anchor 'extra:COLUMN' takes its weights from a column of
-    `market`, and checks them in the rows `rows` (see `checked`). Other anchors do not need `market`. Raises InputError
+    Assets that are not members or have no bar get zero. The weights of 'extra:COLUMN' come from a column of `market`.
+    These weights are checked in the rows `rows` (see `checked`). Other anchors do not need `market`. Raises InputError
     for an unknown name, for bad weights in the column, and for 'dollar-volume' if the data have no volumes.
     """
     require_anchor(anchor)
@@ -84,7 +84,7 @@ def anchor_weights(
 
 
 def anchor_of_view(view: Any, anchor: str) -> Tensor:
-    """Return the weights [N] of the anchor with the valid name `anchor` at the last bar of a `MarketView`. Raises
+    """Return the weights [N] of an anchor at the last bar of a `MarketView`. The name `anchor` must be valid. Raises
     InputError for bad weights in a column of the user, and for 'dollar-volume' if the data have no volumes."""
     among, rows = torch.tensor(view.member & view.tradable)[None], 3 * view.rows_of(MONTH)
     if (column := column_of(anchor)) is not None:
@@ -96,7 +96,7 @@ def anchor_of_view(view: Any, anchor: str) -> Tensor:
 def checked(table: Tensor, among: Tensor, anchor: str, dates: Array, rows: slice = slice(None)) -> Tensor:
     """Return the user's weights `table` [T, N], set to zero outside the mask `among` [T, N] of assets that may be held.
 
-    After that, the rows `rows` are checked. Raises InputError, with the date, for a weight that is negative or not
+    Then, only the rows `rows` are checked. Raises InputError, with the date, for a weight that is negative or not
     finite, for weights that sum to more than 1 + `SUM`, and if all weights are zero although an asset may be held.
     """
     weights = table.where(among, 0.0)
@@ -119,7 +119,7 @@ def with_anchor(market: MarketData | None, weights: str | Array | pd.DataFrame) 
     """Return the market with `weights` [T, N] as an extra column, and the name of the anchor, 'extra:anchor'.
 
     Row t of `weights` is used from the close of bar t on. A frame must have the market's dates and tickers; its columns
-    are reordered. If `weights` is the name of an anchor, market and name are returned unchanged. Raises InputError for
+    are reordered. If `weights` is the name of an anchor, both arguments are returned unchanged. Raises InputError for
     another shape, values that are not numbers, other dates or tickers, and a `market` that is not a MarketData.
     """
     if not isinstance(market, MarketData):
@@ -144,8 +144,8 @@ def in_market_order(frame: pd.DataFrame, market: MarketData, what: str, argument
     """Return a frame [T dates, N tickers] with its columns in the order of the market's tickers.
 
     The dates of daily bars may have any time and time zone. Intraday dates with a time zone are converted to the time
-    zone of the market. Raises InputError, in which `what` names the frame, if the dates or tickers differ from those of
-    the market, and if the frame has no dates.
+    zone of the market. Raises InputError if the frame has no dates, or if its dates or tickers differ from those of the
+    market. The message calls the frame `what`.
     """
     daily = market.bars_per_session == 1
     if not daily and getattr(frame.index, "tz", None) is not None:

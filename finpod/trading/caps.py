@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 LOOSE = 1e-6
-"""Weights may sum to at most 1 plus this value. It is also the smallest `max_weight` allowed."""
+"""Weights may sum to at most 1 plus this value. This value is also the smallest `max_weight` allowed."""
 
 
 def within_caps(
@@ -21,7 +21,7 @@ def within_caps(
     fewer than S / max_weight assets, the rest stays in cash.
 
     The turnover is sum |w - current| of the returned weights w. Positions above `max_weight` are always sold down to it
-    first. If this alone exceeds `max_turnover`, nothing else is traded. Otherwise, the weights move from there towards
+    first. If these sales exceed `max_turnover`, nothing else is traded. Otherwise, the weights move from there towards
     the capped target as far as `max_turnover` allows, and both caps hold to 1e-9.
 
     None means no cap. Gradients pass through the function. Rows of NaN, which mean no trade, stay NaN.

@@ -38,9 +38,9 @@ class Execution:
     fill: str
     """'open': orders fill at the next open after the last bar that the decision sees; 'close': at the next close."""
     price: Tensor
-    """[T, N] float64 fill price. If an asset is not tradable, it is the last earlier close, and 1 if there is none."""
+    """[T, N] float64 fill price. Assets that are not tradable have their last earlier close, or 1 if they have none."""
     tradable: Tensor
-    """[T, N] bool mask of the assets that have a price to fill at: an open for fills at the open, else a close."""
+    """[T, N] bool mask of the assets with a close. With `fill` 'open', they must also have an open."""
     mark: Tensor
     """[T, N] float64 close, carried forward over missing bars; 1 before the asset's first bar."""
     has_bar: Tensor
@@ -60,8 +60,8 @@ class Execution:
 
     @property
     def lag(self) -> int:
-        """Rows from the last row that a decision sees to the row at whose close its step begins: 0 with fills at the
-        open, 1 with fills at the close."""
+        """Number of rows by which the last row that a decision sees precedes the close at which the step begins. It is
+        0 with fills at the open, and 1 with fills at the close."""
         return 0 if self.fill == "open" else 1
 
     def fill_row(self, row: Row) -> Row:
@@ -74,7 +74,7 @@ class Execution:
 
         sigma is the root mean square of the returns in the month up to the row. V is the mean of close * volume in that
         month over the bars with a volume. Both are per bar, but sigma / sqrt(V) does not depend on the bar length. An
-        asset without volume gets the largest value of the day's members, or NaN if no member has volume.
+        asset without volume gets the largest value among the members at the bar, or NaN if no member has volume.
         """
         if self.volume is None:
             return None
@@ -101,7 +101,7 @@ class Execution:
     def within(
         self, weights: Tensor, account: Account, row: Row, max_weight: float | None, max_turnover: float | None
     ) -> Tensor:
-        """Return target weights [..., N] after applying the caps, see `within_caps`. The account's present weights are
+        """Return target weights [..., N] after applying the caps (see `within_caps`). The account's present weights are
         measured at the fill prices of the step that begins at the close of `row`."""
         if max_weight is None and max_turnover is None:
             return weights
@@ -128,14 +128,14 @@ class Execution:
         return settle(*account, orders, self.price[at], *masks, costs, **more)
 
     def cost(self, traded: Tensor, row: Row, costs: Costs) -> Tensor:
-        """Return the costs [..., N], in currency, of the trades in the step that begins at the close of `row`."""
+        """Return the costs [..., N], in currency, of shares `traded` in the step that begins at the close of `row`."""
         at, impact = self.fill_row(row), self.impact_for(costs)
         factor = None if self.factor is None else self.factor[at]
         impact = None if impact is None else impact[row - self.lag].nan_to_num(nan=0.0)
         return cost_of(traded, self.price[at], costs, factor=factor, impact=impact)
 
     def carry(self, account: Account, row: Row, delisting_return: float = 0.0) -> Account:
-        """Return `account` at the close of `row + 1`: positions in delisted assets become cash (see `cash_out`)."""
+        """Return `account` after delistings at the close of `row + 1`: delisted positions become cash (`cash_out`)."""
         return Account(*cash_out(*account, self.mark[row], self.delisted[row + 1], delisting_return))
 
 
@@ -174,5 +174,5 @@ def build_execution(market: MarketData, fill: str | None = None, device: str | t
 
 
 def over_rows(table: Tensor, rows: int, before: float) -> Tensor:
-    """Return, for each row of `table` [T, N], the mean of the last `rows` rows. Rows before the first are `before`."""
+    """Return, for each row of `table` [T, N], the mean of the last `rows` rows. Rows before row 0 count as `before`."""
     return rolling_mean(torch.cat([table.new_full((rows, table.shape[1]), before), table]), rows)[rows:]

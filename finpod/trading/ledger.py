@@ -19,7 +19,7 @@ DUST = 1e-12
 """Weights up to this value, and orders up to this fraction of the target position, count as zero (rounding errors)."""
 
 NEWTON = 6
-"""Number of Newton steps in `_share_with_impact`. The first guess is at most a third too large; four steps suffice."""
+"""Number of Newton steps in `_share_with_impact`. Four suffice: the first guess is at most a third too large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +53,15 @@ class Costs:
     def rates(self, price: Tensor, factor: Tensor | None) -> Tensor | float:
         """Return the cost of trades at `price` [..., N], as a fraction of their notional, without market impact.
 
-        The fraction is self.rate + per_share * factor / price, but at most 1; a float if `per_share` is zero. `factor`
-        [..., N] is adjusted price / traded price; None means 1.
+        The fraction is self.rate + per_share * factor / price, but at most 1. It is a float if `per_share` is zero.
+        `factor` [..., N] is adjusted price / traded price; None means 1.
         """
         if self.per_share == 0:
             return self.rate
         return (self.rate + self.per_share * (1.0 if factor is None else factor) / price).clamp(max=1)
 
     def at_size(self, rate: Tensor | float, notional: Tensor, impact: Tensor | None) -> Tensor | float:
-        """Return the cost of trading `notional` [..., N] at once, as a fraction: `rate` plus market impact, at most 1.
+        """Return the cost of trading `notional` [..., N] at once, as a fraction of it: `rate` plus impact, at most 1.
 
         The square-root law adds self.impact * sigma * sqrt(notional / V), where sigma is the daily volatility and V the
         daily dollar volume. The argument `impact` [..., N] is sigma / sqrt(V), see `Execution.impact`. The impact is
@@ -127,7 +127,7 @@ def settle(
     except when a whole position is sold. Costs with impact need the table `impact` [..., N] of `Costs.at_size`.
 
     Gradients pass, except through whole shares and market impact. The cost of a trade of notional x has a kink at
-    x = 0. `smooth` > 0, only for training, charges sqrt(x^2 + w^2) - w instead of |x|; w is `smooth` times the equity.
+    x = 0. In training, `smooth` > 0 charges costs on sqrt(x^2 + w^2) - w instead of |x|, with w = `smooth` * equity.
     """
     rate = costs.rates(price, factor)
     width = (smooth * value(cash, shares, price)).clamp(min=1e-100).unsqueeze(-1) if smooth else None
@@ -171,15 +171,15 @@ def cash_out(
 
 
 def times(values: Tensor, factor: Tensor | float) -> Tensor:
-    """Return values * factor. `values` is overwritten unless it has a gradient, so the caller must not use it again."""
+    """Return values * factor. The caller must not use `values` again: without a gradient, they are overwritten."""
     return values * factor if values.requires_grad else values.mul_(factor)
 
 
 def _sums(
     notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None, width: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (notional [...], cost [...]) of trades of `notional` [..., N], summed over assets. `impact` None means no
-    market impact. `width` [..., 1] is the w of `settle`; None means no smoothing."""
+    """Return (notional [...], cost [...]) of trades of `notional` [..., N], summed over assets. If `impact` is None,
+    trades have no market impact. `width` [..., 1] is the w of `settle`; None means no smoothing."""
     total = notional.sum(-1)
     if width is not None:
         notional = (notional.square() + width.square()).sqrt() - width
@@ -191,7 +191,7 @@ def _sums(
 def _share_with_impact(
     cash: Tensor, notional: Tensor, rate: Tensor | float, costs: Costs, impact: Tensor | None
 ) -> Tensor:
-    """Return the largest fraction s [...] of buys of `notional` [..., N] that the cash pays for, with market impact.
+    """Return the largest fraction s [...] of the buys `notional` [..., N] that `cash` can pay, with market impact.
 
     s solves A s + B s^1.5 = cash, where A is notional and cost without impact, and B the impact at s = 1. Newton's
     method for sqrt(s) converges from above. A last step s <- cash / (A + B sqrt(s)) ends just below the solution. If a

@@ -13,7 +13,7 @@ from finpod.trading.ledger import value
 from finpod.trading.simulate import Path, Terms, opening, path_from, trade
 
 BLOCK = 2**15
-"""Rows times assets that are settled at once. Tables of this size fit the cache, and torch uses one thread for them."""
+"""Number of rows times number of assets of a block. Its tables fit the cache, and torch uses one thread for them."""
 CLOSE = 1e-12
 """Sweeps (see `relax`) have converged if the last sweep changed no account by more than this fraction of its equity."""
 SWEEPS = 24
@@ -21,15 +21,15 @@ SWEEPS = 24
 
 
 def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: Terms) -> Path:
-    """Return the path of one account that trades on target `weights` [n, N]: a row for each of n steps, N assets.
+    """Return the path of one account that trades on target `weights` [n, N] of N assets in each of n steps.
 
     This is about 10 times faster than `simulate`, and equity agrees to 1e-9. Rows of NaN trade nothing. A sweep settles
     all sessions of a block in parallel, as if they were separate accounts. Each session starts from the account at the
     end of the session before, as computed by the previous sweep. Sweeps are repeated until nothing changes (Picard
     iteration parallel in time; waveform relaxation, Lelarasmee, Ruehli and Sangiovanni-Vincentelli 1982). Sweeps
     converge fast because a rebalanced account depends on its past only through its size, and the ledger is independent
-    of scale. Whole shares and market impact depend on scale, and a cap on turnover
-    depends on past weights. In these cases, and in blocks that do not converge, sessions are simulated one by one.
+    of scale. Whole shares and market impact depend on scale, and a cap on turnover depends on past weights. In these
+    cases, and in blocks that do not converge, sessions are simulated one by one.
     """
 
     def decide(_step: int, row: int, _seen: Account) -> Tensor:
@@ -50,7 +50,7 @@ def relax(execution: Execution, first: int, last: int, weights: Tensor, terms: T
 def _settled(
     account: Account, execution: Execution, first: int, weights: Tensor, terms: Terms
 ) -> tuple[Path, Account] | None:
-    """Return (path, last account) of `account` in a block of B sessions, in which it trades on `weights` [B, N].
+    """Trade `account` on `weights` [B, N] in a block of B sessions, and return (path, account after the block).
 
     The block begins at the close of row `first`. Return None if the sweeps do not converge. In the code, `starts` and
     `ends` are the accounts [B] at the closes before and after each session.
@@ -84,7 +84,7 @@ def _settled(
 
 
 def _side_by_side(execution: Execution, first: int, count: int) -> Execution:
-    """Return an `Execution` with tables [lag + 2, B, N], which treats B = `count` sessions as B accounts of N assets.
+    """Return an `Execution` that treats B = `count` sessions as B accounts. Tables are [lag + 2, B, N] for N assets.
 
     Entry [lag, b] of each table is row first + b of the market.
     """
@@ -105,8 +105,8 @@ def _shifted(account: Account, ends: Account) -> Account:
 
 
 def _filled_forward(account: Account, ends: Account, touched: Tensor) -> Account:
-    """Return `ends` [B] with the shares of an asset from the last session with a trade in it. Cash is that of the last
-    session with any trade. `touched` [B, N] or [B, 1] marks trades. Before the first trade, `account` is used."""
+    """Return `ends` [B], but keep the shares of an asset until its next trade, and cash until the next trade of any
+    asset. `touched` [B, N] or [B, 1] marks trades. Before the first trade, `account` is used."""
     count = torch.arange(1, len(touched) + 1, device=touched.device).unsqueeze(-1)
     last = torch.where(touched, count, 0).cummax(0).values
     shares = torch.cat([account.shares[None], ends.shares]).gather(0, last.expand_as(ends.shares))

@@ -1,4 +1,4 @@
-"""`simulate`: trade accounts through the ledger, one session at a time. `Terms` are its rules, `Path` its result."""
+"""`simulate`: trade accounts through the ledger, one session at a time. `Terms` are the rules, `Path` is the result."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
@@ -153,7 +153,7 @@ def simulate(
 def path_from(
     account: Account, execution: Execution, first: int, last: int, decide: Decide, terms: Terms
 ) -> tuple[Path, Account]:
-    """Simulate as `simulate` does, but from the accounts `account`. Return (path, accounts at the close of `last`)."""
+    """Simulate as `simulate` does, but begin with `account`. Return (path, accounts at the close of row `last`)."""
     zeros, undecided = torch.zeros_like(account.shares), torch.full_like(account.shares, torch.nan)
     equity, shares = [value(account.cash, account.shares, execution.mark[first])], [account.shares]
     records = []
@@ -173,7 +173,7 @@ def path_from(
 def simulate_totals(
     execution: Execution, first: int, last: int, decide: Decide, terms: Terms, accounts: tuple[int, ...] = ()
 ) -> Totals:
-    """Simulate as `simulate` does, but return totals over assets. Equity and turnover are the same to the last bit."""
+    """Simulate like `simulate`, but return totals over assets. Both give equal equity and turnover, to the last bit."""
     account, steps = opening(execution, terms, accounts), last - first
     equity = account.cash.new_empty((steps + 1, *accounts))
     turnover, cost = account.cash.new_zeros((2, steps, *accounts))
@@ -191,9 +191,9 @@ def anchor_decisions(
 ) -> tuple[Tensor, Array]:
     """Return the weights [T, N] of an anchor for T rows and N assets, and a mask [T] of the rows to rebalance at.
 
-    The anchor is rebalanced at the first row that an account in the window from `first` to `last` can see, and then at
-    the first row of each session. If `every` > 1, it is rebalanced at that first row and at every `every`-th row from
-    there. Raises InputError in the cases of `anchor_weights`.
+    Row b is the first row that an account in the window from `first` to `last` can see. The anchor is rebalanced at row
+    b and then at the first row of each session. If `every` > 1, the anchor is rebalanced at row b and then at every
+    `every`-th row instead. Raises InputError in the cases of `anchor_weights`.
     """
     due, begins = market.begins_session.copy(), max(first - execution.lag, 0)
     due[begins] = True
@@ -230,8 +230,8 @@ def sessions(
 
 
 def trade(execution: Execution, row: Row, account: Account, weights: Tensor, terms: Terms) -> Session:
-    """Return the `Session` from the close of `row` in which `account` trades on target `weights` [..., N]. Delistings
-    are not applied; `Execution.carry` applies them."""
+    """Trade `account` on target `weights` [..., N] in the step from the close of `row`. Return the `Session` without
+    delistings, which `Execution.carry` applies."""
     price = execution.price[execution.fill_row(row)]
     before = value(*account, price)
     weights = execution.within(weights, account, row, terms.max_weight, terms.max_turnover)
