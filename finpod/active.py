@@ -33,7 +33,7 @@ def active_figures(
     is the account's return minus the baseline's. Active weights are the account's target weights minus the baseline's.
 
     'excess'             CAGR of the account minus CAGR of the baseline
-    'information_ratio'  mean / standard deviation of the active returns, annualised; 0 if they are all equal
+    'information_ratio'  mean / standard deviation of the active returns, annualised; 0 if all active returns are equal
     'ratio_less_error'   information ratio minus its standard error (Lo 2002, Mertens 2002)
     'tracking_error'     standard deviation of the active returns, annualised
     'effective_names'    1 / sum of w^2 (Herfindahl 1950) for weights w scaled to a sum of 1; the mean over closes
@@ -56,7 +56,7 @@ def active_figures(
 
 
 def ratio_and_error(active: Array, periods_per_year: float) -> tuple[float, float]:
-    """Return (yearly information ratio, its standard error) of active returns [n]. If all are equal, the ratio is 0."""
+    """Return (yearly information ratio, its standard error) of active returns [n]; the ratio is 0 for equal returns."""
     deviation = float(active.std(ddof=1)) if len(active) > 1 else math.nan
     ratio = float(active.mean()) / deviation * math.sqrt(periods_per_year) if deviation >= DUST else 0.0
     return ratio, sharpe_error(active, periods_per_year=periods_per_year)
@@ -72,7 +72,7 @@ def _effective_names(path: Path, execution: Execution, first: int) -> float:
 def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: int) -> float:
     """Return the mean over decisions of Spearman's correlation of active weights with returns up to the next fill.
 
-    Only assets count that have a target weight above zero in the account or in the baseline.
+    An asset counts only if its target weight is above zero in the account or in the baseline.
     """
     bets = (path.targets - baseline.targets).numpy()
     decided = np.flatnonzero(~np.isnan(bets).all(-1))
@@ -87,10 +87,10 @@ def _rank_correlation(path: Path, baseline: Path, execution: Execution, first: i
 
 
 def rank_correlations(one: Array, other: Array) -> tuple[Array, Array]:
-    """Return (correlations [R], counts [R]): Spearman's correlation of each row of two arrays, and its number of pairs.
+    """Return (Spearman's correlations [R], numbers of pairs [R]) between the rows of two arrays.
 
     Row r of `one` [R, N] is paired with row r of `other` [R, N]. Pairs with a value that is not finite are left out. A
-    correlation is NaN for fewer than two pairs, and if all values of one array's row are equal.
+    correlation is NaN for fewer than two pairs, and if the paired values of one array are all equal.
     """
     both = np.isfinite(one) & np.isfinite(other)
     ranks = [pd.DataFrame(np.where(both, values, np.nan)).rank(axis=1).to_numpy() for values in (one, other)]

@@ -1,4 +1,4 @@
-"""The public functions `backtest`, `audit` and `train`. They accept names and files instead of strategies and tasks."""
+"""The public functions `backtest`, `audit` and `train`. They also accept names and files for strategies and tasks."""
 
 from __future__ import annotations
 

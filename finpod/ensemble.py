@@ -30,8 +30,8 @@ class Ensemble(Strategy):
     """A strategy whose target weights are the mean of the weights of its members, the selected agents.
 
     A member decides with the mean action of its policy. All members were trained on one task. They can trade any market
-    that has their features. `scores` and `runs` have, for each member, its validation score and the seed of its
-    tournament. `log` has a row for each trial (one agent after one round of training) with its validation returns.
+    that has the features. `scores` and `runs` have, for each member, its validation score and the seed of its
+    tournament. `log` has a row for each trial (one agent after one round of training) with validation returns.
     `baseline` [n] has the validation returns of an account that holds the anchor, the portfolio to beat.
     """
 
@@ -109,9 +109,9 @@ class Ensemble(Strategy):
         )
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the mean of the agents' weights [N]. Raises CheckpointError if the market lacks data they need."""
+        """Return the mean of the agents' weights [N]. Raises CheckpointError if the market lacks data for them."""
         if absent := [name for name, column in self._extra.items() if column not in view.extra_names]:
-            text = f"{self.name} needs the columns {', '.join(absent)}; load the market with extra= and a table of them"
+            text = f"{self.name} needs the columns {', '.join(absent)}; load the market with a table of these as extra="
             raise CheckpointError(text, argument="extra")
         what = "features"
         try:
@@ -123,7 +123,7 @@ class Ensemble(Strategy):
         if raw.shape[-1] != len(self.features):
             lacking = ", ".join(view.left_out(self.features))
             raise CheckpointError(
-                f"{self.name} needs the features {lacking}, whose columns are missing; load open, high, low and volume"
+                f"{self.name} needs features that it cannot compute here: {lacking}; load open, high, low and volume"
             )
         among = torch.tensor(view.member & view.tradable)
         state = torch.tensor(np.append(view.held, view.cash / max(view.equity, 1e-9)), dtype=torch.float32)
@@ -147,7 +147,7 @@ class Ensemble(Strategy):
 def load_ensemble(folder: Path, features: Sequence[Callable[[MarketData], Array]] = ()) -> Ensemble:
     """Load an ensemble from a folder. `features` are the user's feature functions on which the agents were trained.
 
-    Raises CheckpointError for a damaged folder, another format, and feature functions that `features` does not have.
+    Raises CheckpointError for a damaged folder, another format, and feature functions that are missing in `features`.
     """
     content = read_marker(folder, ENSEMBLE, FORMAT)
     if (choice := content.get("choice", "mean")) != "mean":

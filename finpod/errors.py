@@ -14,7 +14,7 @@ def first_line(error: BaseException) -> str:
 
 
 def with_kind(error: BaseException) -> str:
-    """Return the first line of an error's text. Except for a FinpodError, the name of its class precedes the line."""
+    """Return the first line of an error's text. Unless the error is a FinpodError, put its class first."""
     line, kind = first_line(error), type(error).__name__
     return line if isinstance(error, FinpodError) or line == kind else f"{kind}: {line}"
 

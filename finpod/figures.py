@@ -34,7 +34,7 @@ COMMON = (
     Row("excess", "Excess over benchmark", "percent"),
     Row("excess_over_equal_weight", "Excess over equal weight", "percent"),
 )
-"""Rows with which the table of a result and the table of a comparison begin."""
+"""First rows of the table of a result and of the table of a comparison."""
 
 
 def percent(value: float | None, digits: int = 2) -> str:

@@ -31,7 +31,7 @@ KINDS = {
     EXPORT: "an export",
     WALK_FORWARD: "a walk-forward",
 }
-"""Name of the marker file, by which an output folder is recognised -> text for this kind of folder in messages."""
+"""Name of the marker file that identifies a kind of output folder -> text for this kind in messages."""
 _PARTS = re.compile(
     r"member-\d+\.pt|log-\d+\.jsonl|segment-[\d-]+|run\.json|SHA256SUMS|"
     r"(returns|trades|weights|fan|bars|benchmark|equal_weight|positions|transactions)\.(csv|parquet)"
@@ -94,7 +94,7 @@ def require_free_file(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def new_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder. After the block it is renamed to `path`; if the block raises an error, it is removed.
+    """Yield a temporary folder. After the block, rename this folder to `path`; if the block fails, remove it.
 
     With `overwrite`, an existing output of the same kind is replaced, by the rules of `require_free`. Raises InputError
     if `path` must not be replaced or cannot be written.
@@ -174,9 +174,9 @@ def _require_own(path: Path, marker: str | None) -> None:
 
 
 def _require_writable(path: Path, overwrite: bool) -> None:
-    """Raise InputError if `path` exists and `overwrite` is False, or if it lies in a file instead of a folder.
+    """Raise InputError if `path` exists and `overwrite` is False, or if a folder above `path` is a file.
 
-    Raises OSError if nothing can be created in the folder of `path`, which is tested with a temporary folder.
+    Creates a temporary folder as a test. Raises OSError if nothing can be created in the folder of `path`.
     """
     if os.path.lexists(path) and not overwrite:
         raise InputError(f"{path} exists already; choose another name, or pass overwrite=True")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 StrategyLike = Strategy | str | PathLike[str]
 """A Strategy, the name of a built-in strategy, a .py file or the folder of a trained ensemble."""
 STRATEGIES = Path("strategies")
-"""Folder with the names that an error suggests for an unknown strategy. It is relative to the current folder."""
+"""Folder of strategies, relative to the current folder. Errors for unknown strategies suggest names in this folder."""
 _KINDS = f"a .py file, the folder of a trained ensemble or one of {', '.join(RULES)}"
 
 
@@ -33,8 +33,8 @@ def load_strategy(spec: StrategyLike, features: Sequence[Callable[[MarketData], 
     """Return the strategy `spec`: a built-in name, `file.py`, `file.py:ClassName` or the folder of a trained ensemble.
 
     A Strategy is returned unchanged. `features` are the user's feature functions on which the agents of a folder were
-    trained. A file runs as a separate module: it may import installed packages, but not other files in its folder. If
-    it defines several strategies, the class name is required. The class is called without arguments.
+    trained. A file runs as a separate module: it may import installed packages, but no other files of its folder. If
+    the file defines several strategies, the class name is required. The class is called without arguments.
 
     Raises InputError for a strategy that does not exist, CheckpointError for a damaged folder or missing features, and
     StrategyError for a folder without agents that can trade and for a file without a usable Strategy.

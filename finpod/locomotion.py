@@ -25,9 +25,9 @@ PPO = {
     "num_minibatches": 8, "target_kl": 1000.0, "factored": False, "center_days": False, "scale_reward": True,
 }  # fmt: skip
 """PPO settings: rollouts of 2,048 steps, minibatches of 256 steps, and in effect no limit on the KL divergence. The
-settings in a task's `Spec.ppo` replace these."""
+settings in a task's `Spec.ppo` override these PPO settings."""
 BOUNDS = {"learning_rate": (1e-4, 2e-3), "gamma": (0.95, 0.999), "gae_lambda": (0.9, 0.99), "clip_coef": (0.1, 0.3)}
-"""PPO setting -> bounds between which a tournament draws its value at random."""
+"""PPO setting -> bounds between which a tournament draws the value of the setting at random."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +36,7 @@ class LocomotionTask(Task):
 
     name: str
     variant: str = "standard"
-    """'standard', 'full' (observes contact forces) or 'fast' (cheaper integrator). Their scores are not comparable."""
+    """'standard', 'full' (with contact forces) or 'fast' (cheaper integrator). Compare scores only within a variant."""
     threads: int | None = None
     """Number of physics threads; it does not affect results. None: OMP_NUM_THREADS if set, else all usable cores."""
     device: str = "cpu"
@@ -82,7 +82,7 @@ class LocomotionTask(Task):
         return {"versions": {"engine": spec.pop("engine")}, "task": spec}
 
     def spec(self) -> dict[str, Any]:
-        """Return the data on which scores depend: task, variant, and integrator, solver and version of the engine."""
+        """Return the data on which scores depend: task, variant, and the engine's integrator, solver and version."""
         spec, engine = self.definition, mujoco if torch.device(self.device).type == "cpu" else warp
         return {"task": self.name, "variant": self.variant, "title": spec.title, **engine.describe(spec)}
 

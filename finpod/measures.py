@@ -105,7 +105,7 @@ def relative(equity: Any, benchmark: Any, *, periods_per_year: float | None = No
     """Return the metrics of a curve [T] or [T, E] relative to a benchmark [T]. NaN marks a date without a value.
 
     Dates on which any curve or the benchmark has no value are skipped, so a return may span a gap. Two dated pandas
-    objects are joined on local dates, or on times if intraday. Other inputs must have equal lengths. Undefined metrics
+    objects are joined on local dates; if intraday, on times. Other inputs must have equal lengths. Undefined metrics
     are NaN. Raises InputError for unequal lengths, a series that does not start above zero, and dates out of order.
     """
     curve, other, dates = _joined(equity, benchmark)
@@ -145,7 +145,7 @@ def simple_returns(equity: Any) -> Any:
 
 
 def returns_per_year(known: Any, periods_per_year: float) -> float:
-    """Return the number of returns per year of a curve with gaps. The mask `known` [T] is True where it has values."""
+    """Return the number of returns per year of a curve with gaps. `known` [T] is True where the curve has values."""
     rows = np.flatnonzero(known)
     return periods_per_year * ((len(rows) - 1) / float(rows[-1] - rows[0]) if len(rows) > 1 else 1.0)
 
@@ -178,7 +178,7 @@ def drawdown_table(equity: Any, dates: Any, top: int = 5) -> list[Drawdown]:
 def rolling_sharpe(
     returns: Any, window: int, *, risk_free: float = 0.0, periods_per_year: float | None = None
 ) -> Array:
-    """Return the yearly Sharpe ratios [n] or [n, E] of the `window` returns up to each date, NaN if there are fewer."""
+    """Return yearly Sharpe ratios [n] or [n, E] of the last `window` returns at each date, NaN if there are fewer."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     require_number("risk_free", risk_free, *RATES)
     mean, deviation = _rolling(returns, window)
@@ -186,7 +186,7 @@ def rolling_sharpe(
 
 
 def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | None = None) -> Array:
-    """Return the yearly volatility [n] or [n, E] of the `window` returns up to each date, NaN if there are fewer."""
+    """Return the yearly volatility [n] or [n, E] of the last `window` returns at each date, NaN if there are fewer."""
     periods_per_year = periods_of(periods_per_year, dates_of(returns, "the series of returns"))
     return _rolling(returns, window)[1] * np.sqrt(periods_per_year)
 
@@ -194,8 +194,8 @@ def rolling_volatility(returns: Any, window: int, *, periods_per_year: float | N
 def period_returns(equity: Any, dates: Any, period: Literal["month", "year"]) -> tuple[Array, Array]:
     """Return (periods [K], returns [K]) of a curve [T] by calendar 'month' or 'year'. Periods are datetime64[M] or [Y].
 
-    The first return starts from the first value, any other from the last value before its period. Missing values are
-    skipped. A period with only missing values has no return. If it is inside the curve, the next return is NaN.
+    The first return starts from the first value. Any other starts from the last value before its period. Missing values
+    are skipped. A period with only missing values has no return and, inside the curve, makes the next return NaN.
     """
     curve, days = _ruined(_array(equity)), session_dates(dates)
     known, by = np.isfinite(curve), {"month": "datetime64[M]", "year": "datetime64[Y]"}[period]
@@ -221,7 +221,7 @@ def _array(values: Any) -> Array:
 
 
 def _curve(equity: Any) -> Array:
-    """Return a curve that has been checked. From its first value at or below zero on, it is zero. Keeps leading NaN."""
+    """Check a curve. Return it, set to zero from the first value at or below zero on. Leading NaN are kept."""
     curve = _array(equity)
     _check_gaps(curve, "the equity curve", least=2)
     if (start := _first(curve).min()) <= 0:
@@ -230,7 +230,7 @@ def _curve(equity: Any) -> Array:
 
 
 def _compounded(returns: Any) -> tuple[Array, Array]:
-    """Return (curve, returns). The curve starts at 1, and leading NaN leave it at 1. Once it is 0, returns are 0."""
+    """Return (curve, returns). The curve starts at 1, and leading NaN leave it at 1. After ruin, returns are 0."""
     steps = _array(returns)
     _check_gaps(steps, "the series of returns", least=1)
     waiting = np.isnan(steps)

@@ -5,8 +5,8 @@
     bars per session    median number of bars that share a date: 1 for daily, weekly and monthly bars
     bars per year       sessions per year times bars per session
 
-With few dates, the number follows from the gaps between them, if these are regular (weekly to yearly). If not, it is
-252. data/README.md has the rule.
+With few dates, regular gaps between the dates (weekly to yearly) give the sessions per year. With irregular gaps, the
+number is 252. data/README.md has the rule.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TOLERANCE = 0.06
 FEWEST_DATES, FEWEST_DAYS = 20, 28
 """A measurement needs at least this many session dates, and this many days from the first to the last."""
 YEAR, SLACK = 366, 4
-"""If dates span fewer than `YEAR` days, holidays and weekends may change that number by up to `SLACK` days."""
+"""If dates span fewer than `YEAR` days, holidays and weekends may change the span by up to `SLACK` days."""
 REGULAR = ((6, 8, 52), (13, 15, 26), (27, 33, 12), (85, 95, 4), (360, 370, 1))
 """Regular gaps as (shortest and longest gap in days, bars per year). Ends of months are up to 33 days apart."""
 _WAY_OUT = "pass periods_per_year if another number is right"
 _FIRST_DATE = 17000101
-"""Integers of at least this value in an index may be dates (YYYYMMDD or seconds). They are refused as ambiguous."""
+"""Integers of at least this value in an index may be dates (YYYYMMDD or seconds). Such an index is refused."""
 LONG_GAP = 10
 """A gap longer than this multiple of the median gap counts as missing data."""
 CONTRADICTION = 1.1
@@ -164,8 +164,8 @@ def session_dates(dates: Any) -> Array:
 def dates_of(values: Any, what: str) -> Array | None:
     """Return the dates [T] of the index of a Series or frame as datetime64[ns] in local time.
 
-    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Returns None if there is no index, or if it
-    holds no dates. Raises InputError for unreadable dates, and for labels that are missing, repeated or out of order.
+    Reads a DatetimeIndex or PeriodIndex, `date` objects and ISO text. Returns None without an index and for
+    an index without dates. Raises InputError for unreadable dates, and for missing, repeated or unordered labels.
     """
     index: Any = getattr(values, "index", None)
     if not hasattr(index, "is_monotonic_increasing"):  # the `index` of a list is a method
@@ -173,7 +173,7 @@ def dates_of(values: Any, what: str) -> Array | None:
     stamps = _stamps(index)
     labels: Any = index if stamps is None else stamps
     if index.nlevels == 1 and labels.hasnans:
-        raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop it or give it a date")
+        raise InputError(f"{what} has no date at position {int(labels.isna().argmax())}; drop the row or set a date")
     if labels.has_duplicates or not labels.is_monotonic_increasing:
         pairs = (labels[row - 1 : row + 1] for row in range(1, len(labels)))
         pair = next(pair for pair in pairs if pair.has_duplicates or not pair.is_monotonic_increasing)
@@ -183,7 +183,7 @@ def dates_of(values: Any, what: str) -> Array | None:
 
 
 def _stamps(index: Any) -> Any:
-    """Return the dates of a pandas index, or None if it holds no dates. Raises InputError for unreadable dates."""
+    """Return the dates of a pandas index, or None if the index has no dates. Raises InputError for unreadable dates."""
     import pandas as pd
 
     if isinstance(index, pd.PeriodIndex):

@@ -18,7 +18,7 @@ class ResultWarning:
     code: str
     """Kind of the warning, a key of `backtesting.sentences.WARNINGS`; "note" is a remark from the data's manifest."""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Values for the sentence that words the warning, as JSON types."""
+    """Values to insert into the sentence of the warning, as JSON types."""
 
     @property
     def grave(self) -> bool:
@@ -56,9 +56,9 @@ class Severity(StrEnum):
 class Finding:
     """One finding of the look-ahead audit.
 
-    `kind` "cut": a result changed after later rows were removed. "noise": it changed after noise replaced later rows.
+    `kind` "cut": a result changed after later rows were removed. "noise": one changed after noise replaced later rows.
     "held": the strategy contains later rows. "model": it contains a model and does not state `trained_until`. "file",
-    "network", "process", "clock": the strategy or a feature uses one. "fill": a decision knew the price of its fill.
+    "network", "process", "clock": the strategy or a feature uses it. "fill": a decision knew the price of its fill.
     "backfilled": prices do not move before the first real bar. "extra": a column predicts the next return.
     """
 
@@ -86,10 +86,10 @@ class Audit:
     unchecked: tuple[str, ...] = ()  # what was not checked, as keys of `backtesting.sentences.UNCHECKED`
     reason: str = ""
     """Reason why decisions could not be audited; empty if they were. "ready_weights": weights were given as an array.
-    "no_decision": none on a day that can be audited. "not_repeatable": repetitions differ. "failed": an error."""
-    note: str = ""  # for "not_repeatable" a day, for "failed" an error
-    decisions: int | None = None  # number of decisions of the run, without those not to trade
-    compared: int | None = None  # number of those that were compared, up to the last day checked
+    "no_decision": no decision was on an auditable day. "not_repeatable": repetitions differ. "failed": an error."""
+    note: str = ""  # if `reason` is "not_repeatable", the day of the difference; if it is "failed", the error
+    decisions: int | None = None  # number of decisions of the run; decisions not to trade are not counted
+    compared: int | None = None  # how many of these `decisions` were compared, up to the last day checked
 
     @property
     def severity(self) -> Severity | None:

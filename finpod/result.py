@@ -16,7 +16,7 @@ from finpod.records import Audit, Event, ResultWarning
 from finpod.trading.ledger import Costs
 
 SPREAD = ("total_return", "cagr", "volatility", "sharpe", "max_drawdown", "calmar")
-"""Names of the metrics in `spread` and `agent_spread`. Another one is 'excess_over_equal_weight'."""
+"""Names of the metrics in `spread` and `agent_spread`. Both have 'excess_over_equal_weight' too."""
 SHORT_HISTORY = 20
 """Annualised figures are marked as unreliable if the returns cover fewer sessions than this."""
 Sweep = Mapping[float, Mapping[str, Mapping[str, float]]]
@@ -42,11 +42,11 @@ class BacktestResult:
     equal_weight_equity: pd.Series
     """[n + 1] value of equal weights of the universe's members, rebalanced every session at the same costs."""
     anchor_equity: pd.Series
-    """[n + 1] value of an account that holds the anchor, the portfolio to beat; same dates and costs."""
+    """[n + 1] value of an account that holds the anchor, the portfolio to beat, on the same dates at the same costs."""
     weights: pd.DataFrame
     """[n + 1, N] weight of each asset at each close, as a fraction of the account; the rest is cash."""
     trades: pd.DataFrame
-    """One row for each fill: date, ticker, shares (sells negative), price, notional, cost, kind ('fill' or 'delisted').
+    """One row for each fill: date, ticker, shares (sells are < 0), price, notional, cost, kind ('fill' or 'delisted').
 
     Shares and prices are adjusted, so a position is the running sum of its shares."""
     turnover: pd.Series
@@ -61,13 +61,13 @@ class BacktestResult:
     whole_shares: bool = False
     """True if only whole shares were bought and sold, counted before adjustment for splits."""
     delisting_return: float = 0.0
-    """Return from the last price to the cash that was paid for positions in delisted assets."""
+    """Return on delisting: from the last price of a delisted asset to the cash that was paid for it."""
     risk_free: float = 0.0
     """Yearly risk-free rate, used in the Sharpe ratio."""
     periods_per_year: float = 252
     """Bars per year, from the market: given by the user, or measured from the dates."""
     sessions_per_year: float = 252
-    """Sessions per year. Equal to `periods_per_year` unless bars are intraday. Annualises returns over sessions."""
+    """Sessions per year, to annualise returns of sessions. Equal to `periods_per_year` unless bars are intraday."""
     trained_until: str | None = None
     """Last day of the data on which the strategy was trained or selected."""
     trials: int = 1
@@ -91,9 +91,9 @@ class BacktestResult:
     fan: pd.DataFrame = field(default_factory=pd.DataFrame)
     """[n + 1, R] equity of R random portfolios with the turnover of the strategy; empty if none were run."""
     cost_sweep: Sweep = field(default_factory=dict)
-    """Metrics of the same decisions by fee in bps: fee -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
+    """Metrics of the same decisions: fee in bps -> strategy -> 'total_return', 'cagr', 'sharpe' and 'rank'."""
     capacity: Sweep = field(default_factory=dict)
-    """Initial cash -> strategy -> metrics of `cost_sweep` and 'costs' (yearly, of the account), with market impact."""
+    """Initial cash -> strategy -> metrics of `cost_sweep` and 'costs' (a fraction per year), with market impact."""
     audit: Audit | None = None
     """Outcome of the look-ahead audit; None if none was run."""
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class BacktestResult:
 
     @cached_property
     def benchmark_metrics(self) -> Metrics:
-        """Metrics of the benchmark over its own bars; `UNDEFINED` if it has fewer than two."""
+        """Metrics of the benchmark over the bars that it has; `UNDEFINED` if it has fewer than two bars."""
         return self.metrics_of(self.benchmark_equity)
 
     @cached_property
@@ -143,7 +143,7 @@ class BacktestResult:
         return self._relative(self.equity, self.anchor_equity)
 
     def metrics_of(self, equity: pd.Series) -> Metrics:
-        """Return the metrics of a curve [n + 1] on the days of this result, at its risk-free rate. NaN are skipped."""
+        """Return the metrics of a curve [n + 1] on the days of this result, with its `risk_free`. NaN are skipped."""
         bars, periods = equity.dropna().to_numpy(), returns_per_year(equity.notna(), self.periods_per_year)
         return metrics(bars, risk_free=self.risk_free, periods_per_year=periods) if len(bars) > 1 else UNDEFINED
 
@@ -180,9 +180,9 @@ class BacktestResult:
         return self.periods_per_year > self.sessions_per_year
 
     def by_session(self) -> BacktestResult:
-        """Return the result with only the last point of each session. A daily result is returned unchanged.
+        """Return the result with the last point and the summed turnover of each session. A daily result is unchanged.
 
-        The first point is kept too. If its session has more points, it is dated a weekday earlier. Turnover is summed.
+        The first point is kept too. If its session has more points, the first point is dated a weekday earlier.
         """
         if not self.is_intraday:
             return self

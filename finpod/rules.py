@@ -19,7 +19,7 @@ from finpod.strategy import Decision, MarketView, Strategy, equal_parts, top_k
 YEAR, MONTH, WEEK = 252, 21, 5
 """Number of sessions in a year, a month and a week."""
 LEAST = 126
-"""Smallest number of returns in the past year with which the risk of an asset is measured."""
+"""Number of returns in the past year that `RiskWeighted` needs to include an asset."""
 LEAST_WEIGHT = 1e-6
 """Weights up to this value count as zero, because solvers return small positive weights."""
 PACKAGE = "skfolio"
@@ -92,7 +92,7 @@ class RiskWeighted(Strategy):
     def __init__(self, name: str, weigh: Callable[[Array], Array]) -> None:
         self.name = name
         self.weigh = weigh
-        """Function from returns [t, n] of n assets to weights [n] >= 0. Columns may start with NaN. It may fail."""
+        """Function from returns [t, n] of n assets to weights [n] >= 0. Columns may start with NaN. Calls may fail."""
         self.failures = 0
         """Number of decisions in the last run for which `weigh` failed and inverse volatility was used instead."""
 
@@ -111,7 +111,7 @@ class RiskWeighted(Strategy):
         return weights
 
     def _solved(self, returns: Array) -> Array:
-        """Return the weights of `weigh` scaled to a sum of one or, if `weigh` fails, those of `inverse_volatility`."""
+        """Return the weights of `weigh`, scaled to a sum of one. If `weigh` fails, use `inverse_volatility`."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -129,7 +129,7 @@ class RiskWeighted(Strategy):
 
 
 def inverse_volatility(returns: Array) -> Array:
-    """Return weights [n] proportional to 1 / std(ddof=1) of each asset's returns, the columns of [t, n]. Skips NaN."""
+    """Return weights [n] proportional to 1 / std(ddof=1) of each column of `returns` [t, n]. NaN are skipped."""
     weights = 1 / np.nanstd(returns, axis=0, ddof=1)
     return weights / weights.sum()
 
@@ -190,8 +190,8 @@ def _require_daily(name: str, view: MarketView) -> None:
 class SignalOracle(Strategy):
     """Rule that knows the signal planted in a simulated market. It decides every fifth session.
 
-    The rule tilts equal weights by the `forecast`. To save costs, it keeps the fraction `keep` of the present weights,
-    and makes only a part of each trade (see `partly`).
+    The rule tilts equal weights by the `forecast`. To save costs, it makes only the part 1 - `keep` of each trade: it
+    keeps the fraction `keep` of the present weights (see `partly`).
     """
 
     name = "oracle"
@@ -201,7 +201,7 @@ class SignalOracle(Strategy):
         self.signal, self.lookback, self.keep = signal, lookback, keep
 
     def decide(self, view: MarketView) -> Decision:
-        """Return weights [N]: tilted by the forecast, or equal if the signal is zero or there are too few sessions."""
+        """Return weights [N] tilted by the forecast, or equal weights without a signal or without enough closes."""
         among = view.tradable & view.member
         closes = view.closes(self.lookback + 1)
         known = among & np.isfinite(closes).all(axis=0)
@@ -217,13 +217,13 @@ def forecast(closes: Array, lookback: int) -> Array:
     """Return scores [..., N] of the signal over the next five sessions, from closes [lookback + 1, ..., N].
 
     The signal of session h (0 to 4) is the return over the `lookback` sessions before it. At the decision, lookback - h
-    of these sessions are known. The score is the return over the known sessions, averaged over h and z-scored.
+    of these sessions are known. The score is the return over the known sessions, averaged over h, then z-scored.
     """
     return z_scored(np.mean([closes[-1] / closes[h] for h in range(min(WEEK, lookback))], axis=0))
 
 
 def tilted(score: Array) -> Array:
-    """Return weights [..., N] proportional to exp(tanh(score)), the default tilt of agents. Factors are from 1/e to e.
+    """Return weights [..., N] proportional to exp(tanh(score)), the default tilt of agents. exp(tanh) is from 1/e to e.
 
     A weaker tilt has a higher information ratio after costs only because it trades less. It does not predict better.
     """
@@ -262,7 +262,7 @@ RULES: dict[str, Callable[[], Strategy]] = {
 }
 """Name of a built-in strategy -> function without arguments that returns a new strategy."""
 BASELINES = tuple(RULES)[4:]
-"""Names of the baselines, with which the strategy of a backtest is compared."""
+"""Names of the baselines. A backtest compares its strategy with these baselines."""
 
 
 def baselines_for(market: MarketData) -> tuple[list[Strategy], list[ResultWarning]]:

@@ -23,7 +23,7 @@ METRICS = ("sharpe", "cagr", "max_drawdown")
 STRATEGY = "strategy"
 """Key in the result of `intervals` for the metrics of the strategy itself, not for a difference."""
 _CHUNK = 2**18
-"""Number of resampled days of a series that are in memory at a time. So many fit into the processor's cache."""
+"""Number of resampled days of a series that are in memory at a time. This number fits into the processor's cache."""
 MOST_SPLITS = 20
 """Largest number of blocks of `overfitting`: 20 blocks have 184,756 combinations."""
 
@@ -50,8 +50,8 @@ def intervals(
 
     The intervals under 'strategy' are for the metrics of `returns` [n]. The intervals under a name in `others` are for
     differences: a metric of `returns` minus the same metric of the series [n] with this name. All series cover the same
-    days. `risk_free` is a yearly rate. The mean length of blocks is the `block_length` of the returns or, for a name in
-    `others`, that of the returns minus the series. Therefore, an added series does not change the other intervals.
+    days. `risk_free` is a yearly rate. The mean length of blocks is the `block_length` of `returns`. For a name in
+    `others`, it is that of `returns` minus the series. Therefore, an added series does not change the other intervals.
     Resamples with an undefined metric are skipped. If all are skipped, the bounds are NaN. The estimate of the maximum
     drawdown may lie outside its interval, because resamples have other peaks.
 
@@ -82,8 +82,8 @@ def block_length(values: Array) -> float:
     """Return the mean block length with which to resample a series [n], from its autocorrelations.
 
     The length is (G / g)^(2/3) n^(1/3), with G = sum |k| h(k/m) R(k) and g = sum h(k/m) R(k) over the lags |k| <= m.
-    R(k) is the autocovariance at lag k, and h(x) = min(1, 2 - 2 |x|). The largest lag m is twice the last lag before
-    max(5, log10 n) autocorrelations in a row are at most 2 sqrt(log10(n) / n) in size. The length is at most 3 sqrt(n)
+    R(k) is the autocovariance at lag k, and h(x) = min(1, 2 - 2 |x|). The largest lag m is twice the lag after which
+    max(5, log10 n) successive autocorrelations are below 2 sqrt(log10(n) / n) in size. The length is at most 3 sqrt(n)
     and n / 3 (Politis and White 2004, corrected by Patton, Politis and White 2009). Finally, it is raised to n^(1/3) if
     it is smaller, because autocorrelations miss dependence in volatility.
     """
@@ -118,7 +118,7 @@ def _checked(series: Array, days: int) -> Array:
 
 
 def _stationary(days: int, resamples: int, block: float) -> Iterator[Array]:
-    """Yield row numbers [resamples, days] in chunks. A day begins a block with probability 1 / `block`. Fixed seed."""
+    """Yield row numbers [resamples, days] in chunks. A day begins a block with probability 1 / `block`. Seed 0."""
     random = np.random.default_rng(0)
     size = max(_CHUNK // days, 1)
     for first in range(0, resamples, size):
@@ -236,7 +236,7 @@ def overfitting(returns: Array, *, splits: int = 16) -> float:
     sample once, while the other half is out of sample. A rank exactly at the median counts half. A constant column has
     no Sharpe ratio and ranks last. Equal columns have the same rank. Halves in which no column has a Sharpe ratio are
     skipped. NaN for fewer than two columns, or fewer than two rows per block. Raises InputError for another shape, NaN,
-    infinities, and `splits` that is odd or not from 2 to 20. Needs about 50 bytes of memory per choice and column.
+    infinities, and if `splits` is odd or not from 2 to 20. Needs about 50 bytes of memory per choice and column.
     """
     table = np.asarray(returns, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():

@@ -22,7 +22,7 @@ class Store:
 
     File names may contain slashes. Objects at a URL cannot grow. There, `append` writes a new object into the folder
     NAME.parts, and `read` joins these objects. If a file cannot be written, read or removed, methods raise InputError
-    with its name. The constructor raises InputError if `place` is a file, or a URL that cannot be opened.
+    that names the file. The constructor raises InputError if `place` is a file, or a URL that cannot be opened.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -52,7 +52,7 @@ class Store:
                 file.write(content)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file, including what was appended. Raises FileNotFoundError if it does not exist."""
+        """Return the content of a file, including what was appended. Raises FileNotFoundError for a missing file."""
         parts = self.names(f"{name}.parts")
         whole = [name] if not parts or name in self.names(name.rpartition("/")[0]) else []
         with self._named("read", name), ThreadPoolExecutor(READERS) as readers:  # a log may have thousands of parts
@@ -71,17 +71,17 @@ class Store:
         self._next[name] += 1
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the sorted names FOLDER/NAME of the visible files directly in a folder, [] if it does not exist."""
+        """Return the sorted names FOLDER/NAME of the visible files directly in a folder; [] for a missing folder."""
         names = [entry.base_name for entry in self._listed(folder) if entry.is_file]
         return [f"{folder}/{name}" if folder else name for name in sorted(names) if not name.startswith(".")]
 
     def folders(self, prefix: str) -> list[str]:
-        """Return the folders directly in the store whose names begin with `prefix`, sorted."""
+        """Return the sorted names, with the prefix `prefix`, of the folders directly in the store."""
         names = [entry.base_name for entry in self._listed("") if not entry.is_file]
         return [name for name in sorted(names) if name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
-        """Remove a file, including what was appended, if it exists."""
+        """Remove a file and everything that was appended to it. A missing file is no error."""
         for path in (name, *self.names(f"{name}.parts")):
             with self._named("remove", path), suppress(FileNotFoundError):
                 self.system.delete_file(path)
@@ -129,7 +129,7 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _opened(place: str) -> fs.SubTreeFileSystem:
-    """Return the file system of a folder or URL. Its paths are relative to the folder or URL."""
+    """Return the file system of a folder or URL. Paths in this file system are relative to the folder or URL."""
     if place.startswith("file://") and not place.startswith("file:///"):
         raise InputError(f"{place} names another machine; write a path such as /data/runs, or file:///data/runs")
     url = place if "://" in place else Path(place).absolute().as_uri()

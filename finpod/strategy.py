@@ -45,8 +45,8 @@ class FeatureTable:
 class MarketView:
     """Information for a decision: the market up to and including the decision row, and the account.
 
-    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. They are NaN for
-    a missing bar and before the data begin. Arrays are read-only or copies. Orders fill at the next open or close.
+    Methods such as `closes(k)` return the last k rows, oldest first. Prices and volumes are adjusted. A value is NaN
+    for a missing bar and before the data begin. Arrays are read-only or copies. Orders fill at the next open or close.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Strategy:
     """Base class of strategies. A subclass defines `decide`.
 
     An object may be run several times, so a strategy with state must reset its state when `view.step` is 0. Create a
-    new object for each run: an earlier run may leave later data in it, which the audit reports if they have dates.
+    new object for each run: an earlier run may leave later data in it. The audit reports such data if they have dates.
     """
 
     name: str = "Strategy"
@@ -228,9 +228,9 @@ class Strategy:
             cls.name = cls.__name__
 
     def decide(self, view: MarketView) -> Decision:
-        """Return target weights: an array [N], a Series or dict by ticker (0 if missing), or None for no trade.
+        """Return target weights: an array [N], a Series or dict by ticker (missing: 0), or None for no trade.
 
-        Weights are fractions of the account. They must not be negative, and sum to at most one; the rest stays in cash.
+        Weights are fractions of the account. They must not be negative, and must sum to at most one; the rest is cash.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define decide(view)")
 

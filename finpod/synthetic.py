@@ -9,7 +9,7 @@ equals the close before it. Overnight returns are thus zero, and a decision afte
 next day.
 
 If p and s are zero, all assets have the same expected simple return, and no rule is expected to earn more than equal
-weight before costs. The growth of a volatile portfolio is still lower, by half its variance.
+weight before costs. The growth rate of a portfolio is below its expected return, by about half its variance.
 """
 
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ from finpod.rules import WEEK, SignalOracle, z_scored
 from finpod.strategy import Strategy
 
 MARKET_SD, MARKET_DRIFT, IDIOSYNCRATIC_SD = 0.01, 0.0003, 0.015
-"""Per session: standard deviation of the market factor, drift, standard deviation of the idiosyncratic return."""
+"""Standard deviation of the market factor, drift, standard deviation of idiosyncratic returns; all per session."""
 SIGNAL = 0.1
 """Default signal. A rule that knows the signal then has a yearly information ratio of about 4 after costs."""
 BENCHMARK = "simulated equal-weight index"
 START = np.datetime64("2010-01-04")
 LARGEST = 60_000
-"""Largest number of assets, and of days. 60,000 weekdays from 2010 end in the year 2239."""
+"""Largest number of assets, and largest number of days. 60,000 weekdays from 2010 end in the year 2239."""
 HOLD, NAMES = WEEK, 20
-"""Sessions between decisions, and number of assets, for which `CALIBRATED` holds. Costs are 10 bps per side."""
+"""`CALIBRATED` holds for `HOLD` sessions between decisions, `NAMES` assets, and costs of 10 bps per side."""
 RATIOS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """Yearly information ratios, after costs, that `SignalOracle` reaches with the signals in `CALIBRATED`."""
 CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -46,8 +46,8 @@ CALIBRATED: dict[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]] =
     (63, 1): ((0.00506, 0.00909, 0.01686, 0.02438, 0.03187, 0.04677), (0.8, 0.7, 0.5, 0.5, 0.5, 0.5)),
     (63, -1): ((0.00617, 0.01034, 0.01841, 0.02651, 0.03451, 0.05054), (0.7, 0.5, 0.5, 0.5, 0.3, 0.3)),
 }
-"""(lookback, sign) -> (signals, keeps), with one value for each of `RATIOS`: the absolute signal with which
-`SignalOracle` reaches the ratio, and its best `keep` among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. They were computed by
+"""(lookback, sign) -> (signals, keeps). Each has one value per ratio in `RATIOS`. `SignalOracle` reaches the ratio at
+this absolute signal with this `keep`, the best among 0, 0.3, 0.5, 0.7, 0.8, 0.9 and 0.95. The values were computed by
 `finpod/bench/calibrate.py` of commit 1d3cf8c. As a check, the mean ratio on 1,000 new markets of 2,600 sessions is
 within 0.04 of each of `RATIOS`."""
 
@@ -63,7 +63,7 @@ def random_returns(
 ) -> Array:
     """Return simple returns [T, *markets, N] of the model that the module describes, for several markets at once.
 
-    T is `days`, and N is `names`. The returns of the first day are zero.
+    T is `days`, and N is `names`. `markets` is a shape, such as (100,). The returns of the first day are zero.
     """
     beta = np.clip(random.normal(1.0, 0.2, (*markets, names)), 0.2, None)
     factor = random.normal(0.0, MARKET_SD, (days, *markets))
@@ -155,17 +155,17 @@ def simulate_market(
 
 
 def resampled(market: MarketData, *, days: int | None = None, seed: int) -> MarketData:
-    """Return a market whose `days` days are drawn with replacement from those of `market` (default: as many as it has).
+    """Return a market of `days` days (default: the number in `market`), drawn with replacement from those of `market`.
 
     A drawn day has the returns of all assets and of the benchmark, and the dollar volumes. Correlations and fat tails
-    are preserved, volatility clustering is not. All assets are members on every day, whatever they were in `market`.
+    are preserved, volatility clustering is not. All assets are members on every day, even if they were not in `market`.
 
     Successive days are independent. Each open is set to the previous close: real overnight gaps partly reverse, and a
     rule that trades at the open would profit from this. A constant c[i] is subtracted from the returns r[t, i],
 
-        c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i],
+        c[i] = mean_t((r[t, i] - e[t]) / (1 + e[t])) / mean_t(1 / (1 + e[t])),    e[t] = mean_i r[t, i].
 
-    which makes equal weight the numeraire portfolio of these days (Long 1990): before costs, no rule is expected to
+    This makes equal weight the numeraire portfolio of these days (Long 1990): before costs, no rule is expected to
     grow faster. With equal mean returns instead, assets of low volatility would grow faster. Days are not drawn in
     blocks, because a rule that buys the losers of the past five days would profit from blocks.
 

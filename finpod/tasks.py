@@ -32,15 +32,15 @@ from finpod.trading.simulate import Path, simulate
 VARIED_COSTS = ("fee_bps", "slippage_bps", "per_share")
 """Names of the costs that the setting 'cost_factor' of an agent scales in training."""
 COST_FACTOR = (0.5, 2.0)
-"""Bounds of the setting 'cost_factor', by which the costs of an agent in training are multiplied."""
+"""Bounds of the setting 'cost_factor'. In training, the costs `VARIED_COSTS` are multiplied by this factor."""
 DISCOUNT = 0.87
-"""Discount of PPO per bar, or 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
+"""Discount of PPO per bar; about 0.5 per decision at hold=5. Later rewards are mostly noise from other decisions."""
 PPO = {"learning_rate": 5e-4, "gae_lambda": 0.5}
 """Settings of PPO that scored best on the validation days of simulated markets, see backtests/LOG.md."""
 PPO_BOUNDS = {"gamma": (0.1, 0.99), "gae_lambda": (0.1, 0.99)}
-"""Bounds between which a tournament chooses PPO settings. They replace the entries of `finpod.rl.PPO.bounds`."""
+"""PPO setting -> bounds of a tournament's choice. These bounds replace those in `finpod.rl.PPO.bounds`."""
 HIDDEN = (16, 32, 64)
-"""Widths of the network from which a tournament chooses."""
+"""Network widths among which a tournament chooses."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +85,7 @@ class StockTask(Task):
 
     @cached_property
     def own_panel(self) -> Panel:
-        """The features that this agent observes: those of `panel` in `observed`, in the panel's order."""
+        """The features of `panel` that this agent observes (`observed`; None: all), in the order of `panel`."""
         panel = self.panel
         if self.observed is None or self.observed == panel.names:
             return panel
@@ -94,7 +94,7 @@ class StockTask(Task):
         return replace(panel, features=panel.features[..., columns], names=scaling.names, scaling=scaling)
 
     def table(self, device: torch.device) -> Table:
-        """Return features [T, N, F], the mask [T, N] of members with a bar, and the anchor [T, N], None if not used."""
+        """Return features [T, N, F], the mask [T, N] of members with a bar, and the anchor [T, N] (None if unused)."""
         panel = self.own_panel
         anchor = self.anchor.float().to(device) if self.trading.around else None
         return Table(panel.features.to(device), panel.among.to(device), anchor)
@@ -123,7 +123,7 @@ class StockTask(Task):
         return self.trading.undifferentiable
 
     def for_agent(self, settings: Mapping[str, Any]) -> StockTask:
-        """Return the task with the features, the reward and the costs that an agent trains with."""
+        """Return the task with the features, the reward and the costs in the `settings` of an agent."""
         features, trading = settings.get("features"), self.trading
         reward, scale = settings.get("reward") or trading.reward, trading.reward_scale
         if reward != trading.reward:
@@ -147,7 +147,7 @@ class StockTask(Task):
         )
 
     def defaults(self, learner: str) -> dict[str, Any]:
-        """Return the first agent's settings of PPO; empty for other learners. `gamma` is `DISCOUNT` per decision."""
+        """Return the PPO settings of the first agent; empty for other learners. `gamma` is `DISCOUNT` ** hold."""
         return {**PPO, "gamma": DISCOUNT**self.trading.hold} if learner == "ppo" else {}
 
     def score(self, policy: Policy) -> Score:
@@ -176,7 +176,7 @@ class StockTask(Task):
         return Score(asdict(metrics(equity, periods_per_year=periods)) | active, simple_returns(equity))
 
     def baseline_path(self, window: tuple[int, int]) -> Path:
-        """Return the path of an account that holds the anchor. It trades when agents do, at their costs, uncapped."""
+        """Return the path of an account that holds the anchor. It trades when agents do, at equal costs, uncapped."""
         if window not in self._baselines:
 
             def decide(k: int, row: int, _seen: Account) -> Tensor | None:

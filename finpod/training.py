@@ -85,7 +85,7 @@ def train(
     The task "stocks" trades `market`. Agents train on the days of `train` and are selected on those of `validation`; no
     later row is read. `features`, `costs`, `hold` (bars from one decision to the next), `action`, `fill` and
     further keywords (the fields of `TradingConfig`) define the task. The keyword `anchor` may also be weights [T, N] of
-    N assets in T bars. They become the column `extra:anchor` of the market. Features that are undefined on more than
+    N assets in T bars. These become the column `extra:anchor` of the market. Features that are undefined on more than
     half of the members' training bars are dropped. The call returns the selected agents as an `Ensemble`.
 
     "hopper", "halfcheetah", "walker2d", "swimmer", "ant" and "humanoid" are the locomotion tasks of Gymnasium v5, in
@@ -95,9 +95,9 @@ def train(
     `learner` is a name in `finpod.rl.LEARNERS`. `config` holds the settings of the first agent. `steps` is the number
     of environment steps of an agent (default: that of the task), rounded to whole rollouts. The tournament trains
     `agents` agents in `rounds` rounds, and selects `keep` of them. After each round, changed copies of strong agents
-    replace weak ones. With `seeds` > 1, so many tournaments are run, with the seeds seed, seed + 1, ... The
-    selected agents of all tournaments are kept. `plan` has further settings, such as mode and stop rules. It also has
-    the values of `steps`, `agents`, `rounds`, `keep` and `seed` where these arguments are not given. `pods` says if
+    replace weak ones. With `seeds` > 1, that many tournaments are run, with the seeds `seed`, `seed` + 1, ... The
+    selected agents of all tournaments are kept. `plan` has further settings, such as mode and stop rules. If
+    `steps`, `agents`, `rounds`, `keep` or `seed` is not given, `plan` supplies the value. `pods` says whether
     agents train in this process or on Ray, and with how many CPUs and GPUs.
 
     During the run, the log and the checkpoints are in `OUT.unfinished`, or in the folder or URL `storage`. `resume`
@@ -106,8 +106,8 @@ def train(
     arguments of `load_market` and the values `metadata`, so a run can be resumed by name.
 
     `progress` is called with the name of the current step and the fraction done, and `watch` is called with the
-    `Scheduler`. The names of dropped features go to `watch`. Without `watch`, they go to `progress`. Without
-    both, they are issued as a warning.
+    `Scheduler`. The names of dropped features go to `watch`. Without `watch`, these names go to `progress`.
+    Without both, the names are issued as a warning.
 
     With `check`, nothing is trained or written. The call computes the features, and connects to Ray or starts it, if
     `pods` uses Ray. It raises the errors that would prevent training, and returns None.
@@ -205,7 +205,7 @@ def _task_without_market(task: Any, of_market: Mapping[str, Any], settings: Mapp
 
 
 def _prepare(setup: TournamentSetup, progress: Progress | None, watch: Watch | None) -> list[str]:
-    """Compute the features. Return remarks on dropped features, and on a `max_weight` with which some cash stays idle.
+    """Compute the features. Return remarks on dropped features, and on a `max_weight` that leaves some cash idle.
 
     Without `progress` and `watch`, the remarks are issued as warnings. Raises InputError if a learner that needs the
     gradient has rollouts longer than the training window.
@@ -245,7 +245,7 @@ def own_functions(features: Features) -> list[Any]:
 def statistics_of(features: Features, market: MarketData) -> dict[str, str]:
     """Return name -> mean and standard deviation of each feature that is a function, over all bars of the members.
 
-    A run is not resumed if they have changed: a function of the same name is then another function.
+    If these statistics have changed, a run is not resumed: the name then belongs to another function.
     """
     if not (own := own_functions(features)):
         return {}
@@ -258,7 +258,7 @@ def statistics_of(features: Features, market: MarketData) -> dict[str, str]:
 
 
 def _entry(out: Path, storage: str | None, task: Task, features: Any, **others: Any) -> dict[str, Any]:
-    """Return the entry 'run' of a log, which has what is needed to resume the run. `Recorded` describes its fields."""
+    """Return the entry 'run' of a log. The entry has the data to resume the run. `Recorded` describes the fields."""
     place = storage if storage is None or "://" in storage else str(Path(storage).absolute())
     functions = statistics_of(features, task.market) if isinstance(task, StockTask) else {}
     if features is not None and not isinstance(features, str):
@@ -300,7 +300,7 @@ def _ensemble(
 
 
 def _agent_figures(task: StockTask, runs: Sequence[Run], ensemble: Ensemble) -> list[dict[str, Any]]:
-    """Return rows with 'agent', 'window' and the metrics `ACTIVE`: the ensemble and each agent in both windows."""
+    """Return one row per window for the ensemble and each agent, with 'agent', 'window' and the metrics `ACTIVE`."""
     execution, lines = build_execution(task.market, task.fill), []
     for window, rows in (("training", task.train), ("validation", task.validation)):
         seen = Window(market=task.market, execution=execution, first=rows[0], last=rows[1])

@@ -47,7 +47,7 @@ def decide_once(strategy: Strategy, view: MarketView, label: str) -> Array | Non
 def decisions_of(
     strategy: Strategy, label: str, window: Window, table: FeatureTable | None = None, log: list[Decided] | None = None
 ) -> Decide:
-    """Return the function by which `simulate` asks a strategy for decisions. Each decision is appended to `log`."""
+    """Return the function that `simulate` calls to ask a strategy for decisions. Each decision is appended to `log`."""
     for name, number in (("every", strategy.every), ("trials", strategy.trials)):
         if not (isinstance(number, (int, np.integer)) and number >= 1):
             raise StrategyError(f"strategy {label} has {name}={number!r}; it must be a whole number of 1 or more")
@@ -70,7 +70,7 @@ def decisions_of(
 
 
 class PrecomputedWeights:
-    """Precomputed weights of one strategy [T, N] or of S strategies [S, T, N]: T bars, N assets. Checked when read.
+    """Precomputed weights [T, N] of one strategy, or [S, T, N] of S (T bars, N assets). Reading checks the weights.
 
     An array of floats is not copied and must not be changed during use. Raises InputError for a shape that differs from
     the market's, and for a frame with other dates or tickers.
@@ -100,7 +100,7 @@ class PrecomputedWeights:
         weights = torch.from_numpy(np.array(table, dtype=np.float64, order="C"))
         plain = weights.sum(-1)
         total = weights.clamp_(min=0).sum(-1)
-        # False also for NaN, and for small negative weights with a sum below -TOLERANCE. `clean_weights` checks these.
+        # also False for NaN, and for small negative weights with a sum below -TOLERANCE. `clean_weights` checks these.
         sound = (total - plain <= TOLERANCE) & (total <= 1 + TOLERANCE)
         market = self._window.market
         for row, s in np.argwhere(~sound.numpy() & ~np.isnan(table).all(axis=-1)):
@@ -114,7 +114,7 @@ class PrecomputedWeights:
         return decided if rows[0] >= 0 else torch.cat([torch.full_like(decided[:1], torch.nan), decided])
 
     def decisions(self, strategies: slice = slice(None)) -> Decide:
-        """Return the function by which `simulate` asks for weights. The function reads weights in blocks of rows."""
+        """Return the function that `simulate` calls to get weights. The function reads weights in blocks of rows."""
         count, last = len(self.labels[strategies]), int(self._window.decision_rows[-1]) + 1
         size = max(READ_AT_ONCE // (count * self._table.shape[-1]), 1)
         start, block = 0, torch.empty(0)
@@ -170,7 +170,7 @@ def _as_array(decision: Any, tickers: tuple[str, ...], where: str) -> Array:
             keys = list(decision.keys())
             if len(set(keys)) < len(keys):
                 repeated = next(key for key in keys if keys.count(key) > 1)
-                raise StrategyError(f"{where} returned a weight for {repeated} twice; return one for each ticker")
+                raise StrategyError(f"{where} returned a weight for {repeated} twice; return one weight per ticker")
             if unknown := [str(key) for key in keys if key not in tickers]:
                 text = f"weights for {', '.join(unknown[:3])}, which the market does not have; use the market's tickers"
                 raise StrategyError(f"{where} returned {text}")
