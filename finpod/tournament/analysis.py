@@ -20,17 +20,17 @@ SCORES = {
 FEW = 4
 """Smallest number of trials for which the probability of overfitting is computed."""
 ROOM = 2.5e8
-"""Largest memory, in bytes, for computing the probability of overfitting. Returns are cut into blocks for this. Each
-choice of half of the blocks needs about 50 bytes per trial."""
+"""Largest memory, in bytes, for computing the probability of overfitting. The computation cuts the returns into blocks.
+Each way to choose half of the blocks needs about 50 bytes per trial."""
 
 
 class SelectionBias(NamedTuple):
     """Expected effect of selecting the best trial. Undefined figures are NaN.
 
-    `trials` is the number of trials with a score; `best`, `mean` and `sd` (ddof 1) describe their scores. `expected` is
-    the expected best score of as many trials without skill; NaN if no trial has returns. `alike` is the expected best
-    score of as many trials that all have the skill `mean`. `overfitting` is the probability that the trial that is best
-    on half of the periods is below the median of all trials on the other half.
+    `trials` is the number N of trials with a score. `best`, `mean` and `sd` (ddof 1) describe the N scores. `expected`
+    is the expected best score of N trials without skill; NaN if no trial has returns. `alike` is the expected best
+    score of N trials that all have the skill `mean`. `overfitting` is a probability: the best trial on one half of the
+    periods is below the median of all trials on the other half.
     """
 
     trials: int

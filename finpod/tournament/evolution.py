@@ -12,11 +12,11 @@ from finpod.rl.task import Space
 from finpod.tournament.leaderboard import LEARNER, Leaderboard, Settings, Trial, ranked
 
 PERTURB = (0.8, 1.25)
-"""Factors of mutation. A mutated copy multiplies each setting that it changes by one of them, drawn at random."""
+"""Factors of mutation. Each setting that a mutated copy changes is multiplied by a random one of these factors."""
 FEWEST = 3
 """Smallest size of a subset (of features, for example) that an agent with new settings draws."""
 HORIZONS = ("gamma", "gae_lambda")
-"""Discount settings x. For these, 1 - x is drawn log-uniformly and multiplied by factors, instead of x."""
+"""Names of discount settings. For such a setting x, 1 - x (not x) is drawn log-uniformly and multiplied by factors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Evolver:
 
     seed: int
     config: Any
-    """Learner settings of the first agent. Other agents differ only in the settings in the learner's `bounds`."""
+    """Learner settings of the first agent. Other agents differ only in settings that the learner's `bounds` name."""
     space: Space
     """Settings of the task that vary."""
     restart_rate: float
@@ -35,8 +35,8 @@ class Evolver:
     def round(self, level: int, board: Leaderboard, agents: int) -> list[Trial]:
         """Return the trials of the round `level`. In the first round, all agents are untrained.
 
-        In later rounds, the better half continues. Each agent of the other half is replaced by a mutated copy of a
-        better agent, or by an untrained agent with new settings, which trains for the steps of all rounds so far.
+        In later rounds, the better half continues. Each other agent is replaced by a mutated copy of a better agent, or
+        by an untrained agent with new settings. The untrained agent trains for the steps of all rounds so far.
         """
         random = np.random.default_rng([self.seed, level - 1])
         if level == 1:
@@ -59,11 +59,11 @@ class Evolver:
     def draw(self, board: Leaderboard, agents: int, levels: int) -> Trial:
         """Return the next trial of an asynchronous tournament, which never waits for a slow agent.
 
-        First, `agents` agents begin, with settings from `begin`. Then the trials that ended or failed at a level (a
-        round) are ranked. Each trial in the better half (rounded down) is due to continue to the next level, and to be
-        copied once. Trials of the highest level come first. If no trial is due, a new agent begins. With probability
-        `restart_rate`, it gets fresh settings. Otherwise, it gets mutated settings of one of the n ended trials, which
-        is drawn with weights n (best) to 1 (worst).
+        First, `agents` agents begin, with settings from `begin`. Then the ended and failed trials of each level (round)
+        below `levels` are ranked. Each trial in the better half (rounded down) is due to continue to the next level,
+        and to be copied once. Trials of the highest level come first. If no trial is due, a new agent begins. With
+        probability `restart_rate`, the new agent gets fresh settings. Otherwise, one of the n ended trials is drawn,
+        with weights n (best) to 1 (worst), and the new agent gets mutated settings of this trial.
         """
         number, index = len(board.trials), len(board.agents)
         random = np.random.default_rng([self.seed, number, 1])
@@ -119,8 +119,8 @@ class Evolver:
     def _trial(
         self, number: int, level: int, settings: Mapping[str, Any], parent: Trial | None = None, copied: bool = False
     ) -> Trial:
-        """Return a trial that continues `parent`, or with `copied`, a copy of `parent`. If `parent` is None or has
-        failed, the trial starts untrained."""
+        """Return a trial that continues `parent`, or if `copied`, continues a copy of `parent`. If `parent` is None or
+        has failed, the trial starts untrained."""
         source = parent if parent is not None and parent.state == "ended" else None
         ancestor = None if parent is None else parent.agent if copied else parent.parent
         return Trial(
@@ -136,8 +136,8 @@ class Evolver:
 
 
 def vary(config: Any, bounds: Mapping[str, tuple[float, float]], random: np.random.Generator) -> Any:
-    """Return `config` with each setting in `bounds` changed by a random factor in `PERTURB`, but within its bounds. If
-    a setting of `config` lies outside its bounds, the bounds are extended to it."""
+    """Return `config` with each setting in `bounds` changed by a random factor in `PERTURB`, and kept in its bounds.
+    Bounds that exclude the value in `config` are extended to this value."""
     changes: dict[str, Any] = {}
     for name, (low, high) in bounds.items():
         value = getattr(config, name)
@@ -154,8 +154,8 @@ def _between(name: str, low: float, high: float, random: np.random.Generator) ->
 
 
 def _waiting(board: Leaderboard, levels: int) -> Iterator[tuple[Trial, bool]]:
-    """Yield (trial, False) for each trial of the highest level to continue, then (trial, True) for each to copy. Then
-    do the same for the next lower level, and so on."""
+    """Yield the trials that are due, from the highest level to the lowest. At each level, first yield (trial, False)
+    for each trial to be continued, then (trial, True) for each trial to be copied."""
     order, taken = ranked(board.trials), board.taken
     for level in sorted({trial.level for trial in order if trial.level < levels}, reverse=True):
         reached = [trial for trial in order if trial.level == level]

@@ -90,16 +90,16 @@ def read_history(run: str | Path) -> History:
 
 
 def _logs(place: Store) -> dict[str, int]:
-    """Return the logs in a place as a dict, name -> seed, sorted by seed. If it has logs of an unfinished run, return
-    only these."""
+    """Return the logs in a place as a dict, name -> seed, sorted by seed. If the place has logs of an unfinished
+    run, return only these logs."""
     names = [name.removeprefix("log-").removesuffix(".jsonl") for name in place.names() if name.endswith(".jsonl")]
     seeds = sorted(int(name) for name in names if name.isdecimal())
     return begun_logs(place) or {f"log-{seed}.jsonl": seed for seed in seeds}
 
 
 def _read(place: Store, name: str, seed: int, kept: Collection[tuple[str, int]]) -> TrialLog:
-    """Return the log `name`. `kept` has (agent, level) of the selected trials. The baseline's returns are subtracted
-    from those of the trials."""
+    """Return the log `name`. The returns of the baseline are subtracted from the returns of the trials. `kept` has
+    (agent, level) of each selected trial."""
     log = TrialLog(place, name, seed)
     baseline = np.array(log.header.get("baseline", 0.0))
     log.board.trials = [

@@ -16,7 +16,7 @@ from finpod.workers.executor import Placement
 BOARD = 64
 """Number of best trials whose checkpoints are kept."""
 ALIKE = 0.95
-"""Default largest correlation of excess returns between selected agents."""
+"""Default of `Plan.alike`: largest correlation between the excess returns of two selected agents."""
 LEARNER = "ppo"
 """Default learner. `Settings.to_dict` omits this learner."""
 
@@ -30,7 +30,7 @@ class Settings:
     seed: int
     """Seed of the weights, environments and exploration of the agent."""
     config: Any
-    """Settings of the learner, an instance of its class `Config`."""
+    """Settings of the learner: an instance of the learner's class `Config`."""
     learner: str = LEARNER
     """Name of the learner in `LEARNERS`."""
     task: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ ENTRIES = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """Training of one agent for one round, and its validation.
+    """Training of one agent for one round, and the validation after it.
 
     The `Evolver` draws trials. The log records each draw, and then the progress of the trial; see `after`.
     """
@@ -95,7 +95,7 @@ class Trial:
     parent: str | None = None
     """Name of the agent from which this agent was copied; None if it started untrained."""
     source: int | None = None
-    """Number of the trial whose last checkpoint this trial starts from; None if it starts untrained."""
+    """This trial starts from the last checkpoint of the trial with this number; None if it starts untrained."""
     copied: bool = False
     """True if the agent is a new mutated copy of its parent, False if it continues or starts untrained."""
     start: int = 0
@@ -139,7 +139,7 @@ class Trial:
         return {"generation": self.level - 1, **{entry: getattr(self, name) for entry, name in ENTRIES.items()}}
 
     def after(self, record: Mapping[str, Any]) -> Trial:
-        """Return the trial after the event in a log record about it (kinds: `OF_TRIAL`). A null metric becomes NaN."""
+        """Return the trial after the event in a log `record` about this trial. Null scores and metrics become NaN."""
         kind = record["kind"]
         if kind == "lost":
             return replace(self, lost=(*self.lost, Loss(record["reason"], record["at"])))
@@ -195,7 +195,7 @@ class Leaderboard:
         elif record["kind"] in OF_TRIAL:
             number = record["trial"]
             if self.trials[number].state != "open":
-                raise FinpodError(f"trial {number} has ended, but the log has a later record of it; restore a copy")
+                raise FinpodError(f"trial {number} has ended, but the log has a later record of it; restore the log")
             self.trials[number] = self.trials[number].after(record)
 
     def best(
@@ -203,10 +203,10 @@ class Leaderboard:
     ) -> list[Trial]:
         """Return up to `count` of the best `BOARD` trials, at most one of each agent, best first.
 
-        `base` [n] are the validation returns of the baseline, which are subtracted from the returns of trials. A trial
-        whose difference correlates by more than `alike` with that of a better selected trial is selected only if
-        there are fewer than `count` others. Without `base`, only the rank counts. Trials with numbers in `without` are
-        left out. Raises FinpodError if no trial is left.
+        `base` [n] are the validation returns of the baseline. The excess returns of a trial are its returns minus
+        `base`. If they correlate by more than `alike` with those of a better selected trial, the trial is selected only
+        to fill up the `count`. Without `base`, only the rank counts. Trials with numbers in `without` are left out.
+        Raises FinpodError if no trial with a score is left.
         """
         agents: dict[str, Trial] = {}
         for trial in ranked(self.trials)[:BOARD]:

@@ -1,4 +1,4 @@
-"""`TrialLog`: the log of a tournament, from which its leaderboard is rebuilt. Also finds logs and checkpoints."""
+"""`TrialLog`: the log of a tournament, from which the leaderboard is rebuilt; functions that find logs and runs."""
 
 import json
 import zlib
@@ -13,7 +13,7 @@ from finpod.tournament.leaderboard import Leaderboard
 
 NAME = "log.jsonl"
 AGENT_FILE, INSIDE_FILE = "agents/{}.pt", "checkpoints/{}.pt"
-"""Names of the files with the last checkpoint of a trial, finished or unfinished; {} is the number of the trial."""
+"""File with the last checkpoint of a finished trial, and of an unfinished trial; {} is the number of the trial."""
 
 
 class TrialLog:
@@ -133,8 +133,8 @@ def unfinished(out: Path) -> Path:
 
 
 def places_of(run: str | Path, storage: str | None = None) -> list[Store]:
-    """Return the places where a run may be: only `storage` if it is given, or only `run` if it is a URL. Otherwise, the
-    folders RUN and RUN.unfinished, and if RUN is a name without a folder, also those in strategies/."""
+    """Return the places where a run may be: only `storage` if it is given, or only `run` if `run` is a URL. Otherwise,
+    the places are the folders `run` and `run`.unfinished. For a bare name, the same folders in strategies/ follow."""
     if storage or "://" in str(run):
         return [Store(storage or run)]
     path = Path(run)

@@ -122,7 +122,7 @@ def judge(setup: TournamentSetup, settings: Settings, checkpoint: Checkpoint) ->
     score = task.score(policy)
     if task.measure not in getattr(score, "metrics", {}):
         raise InputError(
-            f"Task.measure of {task.name} is {task.measure!r}, but its score has no such metric; return it in Score.metrics"
+            f"Task.measure of {task.name} is {task.measure!r}, but the score lacks it; return it in Score.metrics"
         )
     metrics = {name: value if isinstance(value, int) else float(value) for name, value in score.metrics.items()}
     return Score(metrics, score.returns)

@@ -1,7 +1,7 @@
 """`RunFolder`: the folder or URL of an unfinished run. One driver at a time begins, resumes, forks and finishes a run.
 
-A driver is a process that trains the agents of a run. The log records all settings, so that a run can be resumed by its
-name alone. Agents are comparable if the settings in the header of the log are equal. The entry 'run' has the rest.
+A driver is a process that trains the agents of a run. The log records all settings, so a run can be resumed by its name
+alone. Agents are comparable if the settings in the header of the log are equal. Other settings are in the entry 'run'.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from finpod.tournament.setup import FIXED, FORMAT, FREE, LEVELS, Plan, Tournamen
 LEASE = 120.0
 """Age in seconds from which a lock file with a time stamp is ignored; see `lock`."""
 DATA, WINDOWS = "task.training_data_hash", "task.windows."
-"""Names of header entries: the hash of the bars up to the end of validation; the training and validation windows."""
+"""Name of the header entry with the hash of the bars up to the end of validation; prefix of entries with windows."""
 
 
 class RunFolder:
@@ -54,8 +54,8 @@ class RunFolder:
         """Raise InputError if an unfinished run is neither resumed nor overwritten, if there is no run to resume, or if
         the run is in a folder on this machine that cannot be written.
 
-        `setups` has the setup of each tournament. They must include all seeds of a resumed or forked run, and their
-        plans and learners may differ only as `refuse_changes` allows.
+        `setups` has the setup of each tournament. Their seeds must include all seeds of the run that is resumed or
+        forked. Their plans and learners may differ from those of that run only as `refuse_changes` allows.
         """
         begun = self.begun()
         if fork is not None:
@@ -74,7 +74,7 @@ class RunFolder:
             source.require_setups(setups, forked=fork is not None, complete=False)
 
     def require_setups(self, many: Sequence[TournamentSetup], *, forked: bool, complete: bool = True) -> None:
-        """Raise InputError if the setups `many` cannot resume or fork the run. Compare tasks only if `complete`."""
+        """Raise InputError if the run cannot be resumed or forked with the setups `many`. `complete`: compare tasks."""
         setups = {one.plan.seed: one for one in many}
         for name, seed in begun_logs(self.store).items():
             if seed not in setups:  # its tournament would never be finished
@@ -91,8 +91,8 @@ class RunFolder:
         """Lock the run for this process while the block runs, and `finish` it at the end.
 
         An earlier run is removed unless it is resumed. With `fork`, the run `fork` is copied first. After an error, the
-        run is kept. Only a new or forked run without progress is removed, after a FinpodError other than EngineError.
-        Raises InputError in the cases of `require`, and if another process drives the run.
+        run is kept, except in one case: a FinpodError other than EngineError removes a new or forked run without
+        progress. Raises InputError in the cases of `require`, and if another process drives the run.
         """
         self.require(resume=resume, overwrite=overwrite, fork=fork)
         with lock(self.store):
@@ -125,7 +125,7 @@ class RunFolder:
         self.clear()
 
     def _copy(self, fork: RunFolder) -> None:
-        """Copy the run `fork`. Each log is copied before its agents, so that every agent that it names is copied."""
+        """Copy the run `fork`. Each log is copied before its agents, so that all agents in its copy are copied."""
         for name in begun_logs(fork.store):
             self.store.write(name, fork.store.read(name))
             for folder in ("agents", "checkpoints"):
@@ -136,15 +136,15 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Settings of an unfinished run, as recorded by its last driver, the process that trained its agents.
+    """Settings of an unfinished run, recorded by the driver (the process that trains agents) that ran last.
 
     `where` is the folder or URL of the logs, `header` the header of the first log, `plan` the plan of the first
     tournament, and `config` the settings of the learner of the first agent. The other fields are read from the log's
     entry 'run'. `out` is the absolute path of the output folder. `storage` is a URL, an absolute path, or None for
     OUT.unfinished. `seeds` has the tournaments' seeds. `features` are the names of the requested features (None: the
-    default features, or a task without a market). `functions` has the names of features that are functions, which a log
-    cannot store, with statistics of their values. `market` has the arguments of `load_market`; empty if it was not
-    called. `metadata` has further values for the next driver.
+    default features, or a task without a market). A log cannot store functions. So `functions` maps the name of each
+    feature that is a function to statistics of its values. `market` has the arguments of `load_market`; empty if
+    `load_market` was not called. `metadata` has further values for the next driver.
     """
 
     where: str
@@ -182,9 +182,9 @@ def recorded_of(run: str, storage: str | None) -> tuple[str, Recorded | None]:
 
 
 def find(run: str | Path, storage: str | None = None) -> RunFolder:
-    """Return the unfinished run at `storage`, or at `run`: its URL, folder or output folder, here or in strategies/.
+    """Return the unfinished run at `storage`, or without `storage`, the run that `run` stands for.
 
-    Raises InputError if there is no such run.
+    `run` is a URL, a run's folder or its output folder; see `places_of`. Raises InputError if there is no such run.
     """
     places = places_of(run, storage)
     if place := next((place for place in places if begun_logs(place)), None):
@@ -200,7 +200,7 @@ def find(run: str | Path, storage: str | None = None) -> RunFolder:
 def may_begin(run: str, out: Path, storage: str | None) -> bool:
     """Return True if `--resume run` may start a new run in the folder `out`, because there is none to resume.
 
-    `run` must be the `storage`, or name `out` or OUT.unfinished, and there must be no unfinished run.
+    `run` must be the `storage`, or stand for `out` or OUT.unfinished. There must be no unfinished run.
     """
     if any(begun_logs(place) for place in places_of(run, storage)):
         return False
@@ -208,10 +208,10 @@ def may_begin(run: str, out: Path, storage: str | None) -> bool:
 
 
 def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
-    """Return the arguments with which `train` resumes a run: `storage` (its place), or `out` (its output folder).
+    """Return the arguments with which `train` resumes a run: `storage` (place of the run), or `out` (output folder).
 
-    The place is returned if it is a URL or the storage `recorded` in the log, or if `out` is given. Otherwise, the run
-    is in OUT.unfinished, and OUT is returned as `out`. Raises InputError if its folder does not end in '.unfinished'.
+    `storage` is returned if the place is a URL or the storage `recorded` in the log, or if `out` is given. Otherwise,
+    the run must be in a folder OUT.unfinished, and OUT is returned as `out`. Raises InputError for another folder.
     """
     if "://" in run:
         return {"storage": run}
@@ -219,9 +219,7 @@ def driven(run: str, recorded: str | None, out: Path | None) -> dict[str, Any]:
     if out is not None or (recorded and Path(recorded).resolve() == folder.resolve()):
         return {"storage": str(folder)}
     if folder.suffix != UNFINISHED:
-        raise InputError(
-            f"{folder} does not end in {UNFINISHED}, so its name does not give the output folder; pass out="
-        )
+        raise InputError(f"{folder} does not end in {UNFINISHED}, so the output folder is unknown; pass out=")
     return {"storage": None, "out": folder.with_suffix("")}
 
 
@@ -248,7 +246,7 @@ def open_log(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` converted to JSON and back, which makes them comparable with those read from a log."""
+    """Return `values` converted to JSON and back, so that they can be compared with values from a log."""
     plain: dict[str, Any] = json.loads(to_json_line(dict(values)))
     return plain
 
@@ -322,7 +320,7 @@ def _myself() -> str:
 
 @contextmanager
 def _lease(place: Store) -> Iterator[None]:
-    """Write a lock file, and renew it while the block runs. Raises InputError if another driver did so recently."""
+    """Write a lock file, and renew it while the block runs. Raises InputError if another driver has a recent one."""
     text = b""
     with suppress(FileNotFoundError):
         text = place.read("lock")

@@ -2,7 +2,7 @@
 
     Evolver -> pods (executor) -> scores -> log -> Leaderboard -> Evolver ...
 
-A pod trains one agent up to its next checkpoint. This is called a slice. If a pod is lost, its slice is started again.
+A slice is the training of one agent, in a pod, up to its next checkpoint. If a pod is lost, its slice starts again.
 Decisions are logged before they take effect, so a killed tournament continues from its log and the last checkpoints.
 """
 
@@ -213,7 +213,7 @@ class Scheduler:
         self.remark = f"agent {trial.agent} has failed: {reason}"
 
     def stopped(self, number: int) -> str | None:
-        """Return the stop rule, as a text, that keeps trial `number` from starting. None if no rule applies.
+        """Return the text of the stop rule that keeps trial `number` from starting; None if no rule applies.
 
         Except for `seconds`, a rule depends only on trials with lower numbers, not on the speed of the executor.
         """
@@ -272,8 +272,8 @@ def run(
 ) -> T:
     """Run the tournaments of `setups`, one after the other, and return `finish(runs, contents of the logs by name)`.
 
-    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), from which
-    the task can be built again. The first call of `watch` gets `remarks`. Logs and checkpoints are removed at the end.
+    `how` has the arguments of `RunFolder.drive`. Each log records its setup and `origin` (see `Recorded`), so that the
+    task can be built again. The first call of `watch` gets `remarks`. Logs and checkpoints are removed at the end.
     Raises InputError for an unfinished run that is in use, has other settings, or is neither resumed nor overwritten.
     """
     # the executor is opened first, so that an earlier run is not removed if Ray cannot be used
@@ -301,5 +301,5 @@ def open_executor(setup: TournamentSetup, pods: Pods) -> Executor:
 
 
 def part_of(progress: Progress, number: int, count: int, prefix: str) -> Progress:
-    """Return a progress function for part `number` (from 0) of `count` equal parts. It starts texts with `prefix`."""
+    """Return a progress function for part `number` (from 0) of `count` equal parts. Its texts begin with `prefix`."""
     return lambda doing, share: progress(prefix + doing, (number + share) / count)

@@ -25,7 +25,7 @@ FREE = ("versions", "undefined", "baseline", "data_title", "plan.keep", "plan.ch
         "plan.alike", "plan.stop")  # fmt: skip
 """Entries of a header that may change when a run is resumed, because agents stay comparable."""
 FIXED = ("task", "format", "measure", "learner")
-"""Entries that may not change even in a fork, because agents would not be comparable."""
+"""Entries that must not change, even in a fork, because agents would not be comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,10 @@ class Plan:
     checkpoint_steps: int | None = None
     """Environment steps between checkpoints inside a round; by default, there are checkpoints only between rounds."""
     retries: int = 3
-    """Number of times that training is repeated from the last checkpoint after a lost pod. Then the trial fails."""
+    """Number of times that a slice is repeated because its pod was lost. If the pod is lost again, the trial fails."""
     alike: float = ALIKE
-    """Largest correlation of the excess returns (validation returns minus the baseline's) of two selected agents of one
-    tournament. Agents above it are selected if too few others are left."""
+    """Largest correlation between the excess returns (validation returns minus the baseline's) of two selected agents
+    of one tournament. More similar agents are selected only if too few others are left."""
     restart_rate: float = 0.25
     """Probability that a new agent gets new settings, instead of changed settings of an earlier agent."""
     stop: Stop = field(default_factory=Stop)
@@ -94,8 +94,8 @@ class Plan:
         return min(most, planned) if self.mode == "rounds" else most
 
     def goal(self, level: int, update: int) -> int:
-        """Return the total environment steps of an agent at the end of round `level` (from 1): a multiple of `update`,
-        the steps for one update, and larger in each round."""
+        """Return the total environment steps of an agent at the end of round `level` (from 1). The number is a multiple
+        of `update`, the steps for one update, and increases from round to round."""
         updates = max(round(self.steps / update), self.rounds)
         return math.ceil(updates * level / self.rounds) * update
 

@@ -72,8 +72,8 @@ def row_of(trial: Trial, setup: TournamentSetup) -> dict[str, Any]:
 class TrainedRun:
     """A finished run of `finpod.train` on a task without a market.
 
-    `folder` has `trained.json`, a file for each agent, and the log of each tournament. If the task has its own class of
-    policies, `load` needs the `task`.
+    `folder` has the file `trained.json`, one file for each agent, and one log for each tournament. If the task has its
+    own class of policies, `load` needs the `task`.
     """
 
     def __init__(self, folder: str | Path, task: Task | None = None) -> None:

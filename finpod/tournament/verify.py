@@ -52,21 +52,21 @@ class _Derived(TrialLog):
             return self._draw(self.evolver, record)  # adds the recomputed trials
         elif kind == "end":
             stated = record["trials"]
-            self._require(stated == ended, f"states that {stated} trials had ended, but the number is {ended}")
+            self._require(stated == ended, f"states that {stated} trials had ended, but {ended} had")
         else:
             self._require(kind in OF_TRIAL, f"has the kind {kind!r}, which this version of finpod does not know")
             self._check_trial(record)
         super()._take(record)
 
     def _require(self, holds: bool, fault: str) -> None:
-        """Raise CheckpointError, with the number of the line and its `fault`, unless `holds` is True."""
+        """Raise CheckpointError, with the number of the line and the `fault`, unless `holds` is True."""
         if not holds:
             raise CheckpointError(f"line {self.count + 1} of {self.where} {fault}")
 
     def _draw(self, evolver: Evolver, record: Mapping[str, Any]) -> None:
         board, plan, jobs, seen = self.board, self.plan, record["jobs"], record["seen"]
         begun, ended = len(board.trials), len(board.log)
-        self._require(seen == ended, f"states that {seen} trials had ended, but the number is {ended}")
+        self._require(seen == ended, f"states that {seen} trials had ended, but {ended} had")
         if plan.mode == "async":
             for _ in jobs:
                 board.trials.append(evolver.draw(board, plan.agents, plan.rounds))
@@ -93,4 +93,4 @@ class _Derived(TrialLog):
         elif kind == "submit":
             self._require(steps == end, f"{at}, but its round ends at {end}")
             same = record["score"] == record["metrics"][self.header["measure"]]
-            self._require(same, f"has score {record['score']} for trial {number}, which differs from its metrics")
+            self._require(same, f"has score {record['score']} for trial {number}, but another one in its metrics")
