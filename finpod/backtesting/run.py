@@ -120,7 +120,7 @@ class Run:
         if "task" not in who.provenance or not features or not among.any():  # no agent, or nothing to observe
             return
         names, values = self.table.get(features)
-        shares = dict(zip(names, np.isnan(values[rows][among]).mean(0).tolist(), strict=True))
+        shares = {name: float(np.isnan(values[rows, :, f][among]).mean()) for f, name in enumerate(names)}
         usual = who.provenance.get("undefined", {})
         if more := {name: share for name, share in shares.items() if share > usual.get(name, 0) + UNUSUAL}:
             worst = max(more, key=more.__getitem__)
