@@ -31,7 +31,7 @@ FEWEST_MONTHS = 3
 
 
 def _lines(result: BacktestResult, of: Callable[[Array], Array]) -> list[Line]:
-    """Return lines for strategy, benchmark and equal weight. Their values are `of(equity)` of the equity [n + 1]."""
+    """Return lines for strategy, benchmark and equal weight. `of` computes the values from an equity curve [n + 1]."""
     curves = (result.equity, result.benchmark_equity, result.equal_weight_equity)
     return [Line(key, of(curve.to_numpy())) for key, curve in zip(EXPLAINED, curves, strict=False)]
 

@@ -16,7 +16,7 @@ from finpod.report.pages import Layout, Section, render_page, sentence
 from finpod.report.svg import Line, Shown, Spec
 
 COLOURS, DASHES = 6, ("solid", (0, (5, 2)), (0, (2, 1.5)))
-"""Number of colours of runs in `PALETTE`, and line styles. When the colours are used up, the next style begins."""
+"""Number of colours of runs in `PALETTE`, and line styles. After the last colour, the next line style begins."""
 RIVALS = {"benchmark": (0, (7, 2)), "equal-weight": (0, (1.5, 1.5))}
 """Key in `PALETTE` of benchmark and equal weight -> line style."""
 WIDEST = 7

@@ -27,7 +27,7 @@ LONGEST = 200
 
 
 class Section(NamedTuple):
-    """A part of a page, printed by the macro that has the name of the part.
+    """A part of a page, printed by the macro of the same name.
 
     `values` takes the subject of the page, such as a BacktestResult. It returns the values that the macro prints, or
     None to leave the section out.
@@ -87,7 +87,7 @@ def _chart(spec: Spec, subject: Any, left_out: list[str]) -> Chart | None:
 def _print(
     macros: Template, section: Section, subject: Any, shared: Mapping[str, Any], left_out: list[str]
 ) -> dict[str, Any] | None:
-    """Return the fields of a section and its 'html' (one line if it failed), or None if the section has no values."""
+    """Return the fields of a section and its 'html' (one line after an error), or None if the section has no values."""
     try:
         if (values := section.values(subject)) is None:
             return None

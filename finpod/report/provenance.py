@@ -20,7 +20,7 @@ LONGEST = 400
 LONG_SERIES = 8
 """A series of up to this many numbers, such as one per year, is shown line by line. Longer series are on one line."""
 TITLES = {"board": "All trials, ranked on validation", "members": "Members of the ensemble"}
-"""Key of `BacktestResult.agent` -> title of the list of agents that it holds."""
+"""Key of `BacktestResult.agent` -> title of the list of agents under this key."""
 LABELS = {
     "alike": "Max correlation",
     "hold": "Rebalance every",

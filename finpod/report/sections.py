@@ -84,7 +84,7 @@ def _baselines(result: BacktestResult) -> dict[str, Any] | None:
 
 
 def ranked(result: BacktestResult) -> list[dict[str, Any]]:
-    """Return strategy, benchmark, equal weight and baselines by Sharpe ratio, highest first; [] without baselines."""
+    """Return strategy, benchmark, equal weight and baselines, sorted by falling Sharpe ratio; [] without baselines."""
     if not result.baselines:
         return []
     strategy, bench, equal = columns(result).values()
@@ -113,7 +113,7 @@ def order(sweep: Sweep) -> list[str]:
 
 
 def _attribution(result: BacktestResult) -> dict[str, Any]:
-    """Return a dict: attribution, assets with the largest gains and losses, and the number and sum of the others."""
+    """Return a dict: attribution, assets with the largest gains and losses, number and total gain of other assets."""
     gains = contributions(result)
     ends = gains if len(gains) <= 2 * GAIN_ENDS else pd.concat([gains.iloc[:GAIN_ENDS], gains.iloc[-GAIN_ENDS:]])
     bars = places(pd.DataFrame({"low": ends.clip(upper=0), "high": ends.clip(lower=0)}))

@@ -78,7 +78,7 @@ class Shown(NamedTuple):
     lines: Sequence[Line] = ()  # in drawing order
     bar: float = 0.0  # total width of the bars at one x, in days or labels; 0 for lines
     paint: Callable[[Axes], object] | None = None  # draws more, after the lines and axes
-    legend: Sequence[str] | None = None  # keys of the legend; None: keys of the lines in `EXPLAINED`, if several
+    legend: Sequence[str] | None = None  # keys of the legend; None: the keys of lines that `EXPLAINED` has, if several
     note: str = ""  # text at the end of the title
 
 
@@ -95,7 +95,7 @@ class Spec(NamedTuple):
     axis: Literal["percent", "times", "plain", "log"] = "percent"  # format of the values
     wide: bool = False  # True for the whole width of the page
     height: float = 2.5  # height of the drawing, in inches
-    zero: str = ""  # colour of a line at zero, a key of `PALETTE`; empty for no line
+    zero: str = ""  # key in `PALETTE` of the colour of a line at zero; empty for no line
     fill: bool = False  # True to fill the space between the strategy and zero
     limits: tuple[float | None, float | None] | None = None  # limits of the y axis
 

@@ -22,7 +22,7 @@ from finpod.tournament.leaderboard import Trial
 SHOWN = 20
 """Largest number of rows in the tables of trials."""
 OF_STOCKS = {"excess": "percent", "information_ratio": "ratio", "sharpe": "ratio", "max_drawdown": "percent"}
-"""Metrics shown next to the score of trading agents, and their formats. A log may lack some of them."""
+"""Metric shown next to the score of trading agents -> format. A log may lack some of these metrics."""
 
 
 def render_training_report(history: History) -> str:
@@ -61,7 +61,7 @@ def _figures(run: Training) -> dict[str, Any] | None:
 def _won(run: Training) -> dict[str, Any]:
     """Return a dict that compares the best 25 % of the trials, by score, with all trials.
 
-    It has the settings of both groups, and for each feature, the fraction of the trials of each group that observe it.
+    The dict has the settings of both groups. For each feature, it has the fraction of each group that observes it.
     """
     order = run.order
     both = (order[: math.ceil(len(order) / 4)], order)
@@ -92,7 +92,7 @@ def _observed(trials: Sequence[Trial], feature: str) -> float:
 
 
 def _range(trials: Sequence[Trial], name: str) -> str:
-    """Return the values of a setting as text: median, minimum and maximum of floats; the count of each other value."""
+    """Return the values of a setting as text: median, minimum, maximum of floats, otherwise the count of each value."""
     values = [trial.settings.get(name) for trial in trials]
     if all(isinstance(value, float) for value in values):
         low, middle, high = np.quantile(np.array(values, dtype=float), (0, 0.5, 1))

@@ -63,7 +63,7 @@ class Training:
 
     @cached_property
     def luck(self) -> SelectionBias:
-        """Best scores expected by luck alone."""
+        """Selection bias of the best score."""
         return luck(self.trials)
 
     @property
@@ -87,7 +87,7 @@ class Training:
 
 
 def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
-    """Return a chart of the scores over working time, or over environment steps, and of the best score so far."""
+    """Return a chart of the scores and the best score so far, over working time or (`by_steps`) environment steps."""
     unit, length = run.unit
     rows = [(one.run, one.places[-1].ended, one.spent, one.score) for one in run.trials if one.places]
     frame = pd.DataFrame(rows, columns=["run", "ended", "spent", "score"]).dropna().sort_values("ended", kind="stable")
@@ -116,7 +116,7 @@ def _scores(run: Training, *, by_steps: bool = False) -> Shown | str:
 
 
 def _pods(run: Training) -> Chart | str:
-    """Return a chart with the slices of each pod over time in a row, coloured by round. A last row marks lost pods."""
+    """Return a chart with one row per pod: its slices over time, coloured by round. A last row marks lost pods."""
     (unit, length), clock, total = run.unit, run.clock, run.clock.total / run.unit[1]
     if run.slices.empty:
         return "No part of the training has ended yet."

@@ -1,4 +1,4 @@
-"""`walk_forward`: train an ensemble for each segment, then backtest all as one strategy. A run can be resumed."""
+"""`walk_forward`: train an ensemble for each segment, and backtest all ensembles as one strategy. Resumes runs."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def walk_forward(
     progress: Progress | None = None,
     **training: Any,
 ) -> BacktestResult:
-    """Train an ensemble for each segment of `schedule`, and backtest them as one strategy over [start, end].
+    """Train an ensemble for each segment of `schedule`, and backtest the ensembles as one strategy over [start, end].
 
     `training` are keywords of `finpod.train`, except `check` and `fork`. The account has the costs, cash and rules of
-    training. Finished segments are kept in the folder `out` + '.unfinished' until all are done. `resume` continues an
-    unfinished run with the same settings. If `out` is finished, `resume` only repeats the backtest. The result has the
-    performance of each segment, see `with_segments`. Raises InputError in the cases of `schedule` and `train`, for an
-    `out` that exists (unless `overwrite`), for an unfinished run that is neither resumed nor overwritten, and if the
-    run to resume is missing or has other settings.
+    training. Finished segments are kept in the folder `out` + '.unfinished' until all segments are done. `resume`
+    continues an unfinished run with the same settings. If `out` is finished, `resume` only repeats the backtest. The
+    result has the performance of each segment; see `with_segments`. Raises InputError in the cases of `schedule` and
+    `train`. Raises InputError also if `out` exists (unless `overwrite` or `resume`), if an unfinished run is neither
+    resumed nor overwritten, and if the run to resume is missing or has other settings.
     """
     out = Path(out)
     if not isinstance(task, str):
@@ -176,7 +176,7 @@ def _plain(value: Any) -> Any:
 
 
 def require_free_for(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """Raise InputError unless a walk-forward may be written to `out`, or resumed there. Call it before long work.
+    """Raise InputError unless a walk-forward may be written to `out`, or resumed there. Call this before long work.
 
     With `overwrite`, the walk-forward may replace an empty folder, an earlier walk-forward and an unfinished one.
     """

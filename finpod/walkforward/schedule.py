@@ -6,8 +6,8 @@ The windows of one segment, oldest session first:
 
 The tests of all segments cover the evaluated dates without gaps. Features look backward only, and an environment ends
 with its window. So even without a purge, no training reward would depend on a session of validation. The purge is an
-additional gap, which is at least as long as a decision is held (`hold` rows). By default, the embargo is a gap of this
-length between validation and test.
+additional gap of at least `hold` rows, because a decision is held for `hold` rows. The embargo is the gap between
+validation and test. By default, both are as many sessions as `hold` rows span.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def schedule(
     """Return segments, oldest first. Their tests cover the sessions of [start, end] without gaps.
 
     `train`, `validation` and `test` are lengths; see `as_span`. With `expanding`, every training begins on the same
-    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`. If they
-    are None, the gaps are as long as `hold` rows. Decisions are `hold` rows apart, from `start` on. Each test begins at
-    a decision. If at most `hold` rows are left after a test, they become part of this test. Raises InputError for
+    day. `purge` and `embargo` are the numbers of sessions left out at the end of `train` and of `validation`. None
+    stands for the sessions that `hold` rows span. Decisions are `hold` rows apart, from `start` on. Each test begins at
+    a decision. If at most `hold` rows are left after a test, these rows become part of the test. Raises InputError for
     invalid lengths, a purge shorter than `hold` rows, a window with too few bars, and data that begin too late.
     """
     windows = {"train": train, "validation": validation, "test": test}
@@ -129,7 +129,7 @@ def schedule(
 
 def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) -> tuple[int, int]:
     """Return (purge, embargo) in sessions. None is replaced by the number of sessions that `hold` rows span. Raises
-    InputError for a purge shorter than that."""
+    InputError for a purge shorter than this number."""
     least = math.ceil(hold / market.bars_per_session)
     purge, embargo = (least if gap is None else gap for gap in (purge, embargo))
     require_number("purge", purge, 0, whole=True)
@@ -140,7 +140,7 @@ def gaps(market: MarketData, hold: int, purge: int | None, embargo: int | None) 
 
 
 def _test_rows(sessions: Array, opening: Array, first: int, last: int, test: Span, hold: int) -> list[int]:
-    """Return the rows on which tests begin: multiples of `hold` after `first`. Each test has at least `hold` rows."""
+    """Return the first row of each test: `first` plus a multiple of `hold`. Each test has at least `hold` rows."""
     begin = int(np.searchsorted(opening, first))
     if last - first < hold:
         text = f"the sessions from {sessions[begin]} on have {last - first} bars to trade, fewer than hold={hold}"
@@ -161,7 +161,7 @@ def _windows(
     sessions: Array, day: int, lengths: Mapping[str, Span], purge: int, embargo: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return (first, last) session of training and (first, last) of validation, for the test that begins on `day`. The
-    sessions are given by their indices, like `day`."""
+    returned values and `day` are indices of `sessions`."""
     chosen = lengths["validation"].move(sessions, day, -1)
     learnt = lengths["train"].move(sessions, chosen, -1) if chosen >= 0 else -1
     if learnt < 0:

@@ -31,7 +31,7 @@ FORMAT = "finpod walk-forward 1"
 WINDOWS = ("train", "validation", "test")
 SHARED = ("task", "learner", "device", "threads", "seeds", "plan", "score", "features", "left_out", "trading", "fill",
           "periods_per_year", "sessions_per_year", "versions")  # fmt: skip
-"""Entries of the ensembles' provenance that are shown once for all segments. 'features' is left out if it differs."""
+"""Entries of the ensembles' provenance shown once for all segments. If 'features' differ, they are left out."""
 
 
 class WalkForward(Strategy):
@@ -92,14 +92,14 @@ class WalkForward(Strategy):
         ]
 
     def decide(self, view: MarketView) -> Decision:
-        """Return the decision of the last agent with `decides_from` <= `view.date`. If there is none, the first agent
-        decides."""
+        """Return the decision of the last agent with `decides_from` <= `view.date`. If no agent has such a date, return
+        the decision of the first agent."""
         return self.agents[max(int(np.searchsorted(self._from, view.date, side="right")) - 1, 0)].decide(view)
 
 
 def _provenance(segments: Sequence[Segment], agents: Sequence[Strategy], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a walk-forward: entries that all agents share, and for each segment a row in 'segments'
-    with its windows, selected agents and mean validation score."""
+    """Return the provenance of a walk-forward. It has the entries that all agents share. 'segments' has a row for each
+    segment, with its windows, selected agents and mean validation score."""
     lines = []
     for segment, agent in zip(segments, agents, strict=True):
         chosen = agent.provenance.get("members", [])
